@@ -64,6 +64,7 @@ class App:
 def is_app(word: str) -> bool:
     """Say whether a word of the command line names an app's folder, and not a preset; one that is both is refused."""
     word = word.removesuffix("/pyproject.toml")
+    # A path by its looks is taken for a folder, also where none is there, so that the message is about a folder.
     is_path = "/" in word or "\\" in word or word in (".", "..") or word.startswith("~")
     there = (Path(word) / "pyproject.toml").is_file()
     if not is_path and there and word in preset_names():
@@ -83,7 +84,9 @@ def app_of(folder: Path, changes: Sequence[str] = (), supernodes: int | None = N
     flower = project["tool"]["flwr"]
     known: dict[str, Any] = {}
     if isinstance(config := flower["app"].get("config"), dict):
+        # Flower flattens nested tables of a run config to keys with dots: so does --set.
         known = flatten_dict(config)
+    # In this order: the caller, the app, Flower's own configuration of this machine.
     declared, counted_by = supernodes or _read_declared_supernodes(flower.get("federations")), ""
     if declared is None:
         declared, counted_by = _read_configured_supernodes()
@@ -109,10 +112,12 @@ def _read_declared_supernodes(federations: Any) -> int | None:
             count = federation["options"]["num-supernodes"]
         except (TypeError, KeyError):
             continue
+        # `type` and not isinstance: true is no number of SuperNodes.
         if type(count) is int and count > 0:
             counts[name] = count
     if len(counts) == 1:
         return next(iter(counts.values()))
+    # Of several federations the default counts, if it says so itself.
     return counts.get(str(federations.get("default")))
 
 
@@ -125,6 +130,7 @@ def _read_configured_supernodes() -> tuple[int | None, str]:
     try:
         connections = tomllib.loads(path.read_text(encoding="utf-8")).get("superlink", {})
         name = connections.get("default")
+        # A connection of a simulation has the same form as a federation of an app.
         count = _read_declared_supernodes({"default": name, name: connections.get(name)})
     except (OSError, ValueError, AttributeError, TypeError):
         # Flower itself says what is wrong with it.
@@ -154,9 +160,11 @@ def _value(default: Any, text: str, change: str) -> Any:
     if isinstance(default, str):
         return text
     try:
+        # TOML has the types of a run config; what it does not read stays a text.
         value = tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
         value = text
+    # 1 is given where 1.0 is the default.
     if isinstance(default, float) and type(value) is int:
         value = float(value)
     if type(value) is not type(default):

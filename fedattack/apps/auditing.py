@@ -141,6 +141,7 @@ def audit(order: Order, app: App, watch: Watch) -> Judged:
         If a stage fails; the run folder keeps what the stages before it made.
     """
     with explaining(order, watch):
+        # Its own lock: the run is locked for as long as it trains, and the stages after it below.
         parts = run_app(
             app,
             order.out,
@@ -151,6 +152,7 @@ def audit(order: Order, app: App, watch: Watch) -> Judged:
             plan=plan_departure,
             watch=watch,
         )
+    # Filled below: a page without an answer trusts what was trusted until then.
     trusted: set[str] = set()
     with explaining(order, watch, trusted), lock_folder(order.out):
         # Witness, hold and pose, run by run.
@@ -223,14 +225,17 @@ def pose_run(
         If nothing was witnessed that can be asked about, or clients send no numbers.
     """
     noted = witness_of(part) / _POSED
+    # Audits that go on take what was posed: asking the app again would take as long as the first time.
     if noted.exists():
         return _read_posed(part, {*read_code(part.folder), *filter(None, (asked.model, asked.loss))})
     witnesses = witness(part)
+    # Half-written truth or knowledge of a stopped audit would be taken for whole.
     for half in (part.truth, part.knowledge):
         remove_inside(part.folder, half, ConfigError)
     holding = hold(witnesses, Record(part.record, thinned=True))
     posed = pose(part, holding, asked, app=app, watch=watch)
     note_code(part.folder, list_code([posed.knowledge.model]))
+    # Written last: only then is the part posed.
     entry = {"few": posed.few, "notes": posed.notes, "assumed": posed.assumed, "reasons": dict(posed.reasons)}
     write_sealed(noted, entry)
     return posed
@@ -241,6 +246,7 @@ def _read_posed(part: Part, trusted: Collection[str]) -> Posed:
     entry = read_sealed(witness_of(part) / _POSED, _POSED_ENTRY, DataError, "delete it, and give the command again")
     known = known_to(part, trusted)
     for asked in known.asks():
+        # A model that the folder names now, and that no witness on this machine named, is not imported.
         raise asked.refuse()
     return Posed(known, tuple(entry["few"]), tuple(entry["notes"]), tuple(entry["assumed"]), entry["reasons"])
 
@@ -258,6 +264,7 @@ def attack(
     failed = dict(chosen.refused)
     scored = []
     for each in chosen.attacks:
+        # A text says why the attack cannot be made.
         made = _make(each, runs, device, watch)
         if isinstance(made, str):
             failed[each.name] = made
@@ -271,6 +278,7 @@ def attack(
     if study.pop(LEFT_OUT, None):
         # Positive controls may be among what was left out: they are tried again.
         study.pop("controls", None)
+    # A page of before may have said that nothing could be answered.
     for key in (UNANSWERED, SENT, WITNESSED):
         study.pop(key, None)
     # What nobody foresaw keeps a report from being whole; a need that is not met does not.
@@ -298,6 +306,7 @@ def _join_reasons(failed: Mapping[str, str]) -> str:
 
 def _make(attack: Attack, runs: Sequence[Run], device: str, watch: Watch) -> Sequence[Run] | str:
     """Attack all runs, unless that was done before the audit was stopped; returns why it cannot be done, if so."""
+    # Scores that are newer than record and knowledge are those of the stopped audit.
     if not list_unscored({run.part: run.sent for run in runs}, [attack.name]):
         return runs
     failed: dict[str, Failure] = {}
@@ -305,6 +314,7 @@ def _make(attack: Attack, runs: Sequence[Run], device: str, watch: Watch) -> Seq
         if runs[0].sent.view in attack.needs.views:
             return list(attack_runs(attack, runs, device=device, watch=watch))
         return _attack_sums(attack, runs, device, watch)
+    # Scores of some seeds alone would be judged as if they were all.
     remove_scores([run.part for run in runs], attack.name)
     why = failed[attack.name].why
     watch.say("warning", say_unmade(attack.name, why))
@@ -316,6 +326,7 @@ def _attack_sums(attack: Attack, runs: Sequence[Run], device: str, watch: Watch)
     scored = []
     for run in runs:
         step = f"{attack.name} on {run.part.name or 'the record'}"
+        # A copy of the record as sums: it goes with the private folder.
         with private_folder(run.part.folder) as folder:
             scores = attack.run(
                 project_record(Record(run.part.record), folder / "record"),
@@ -335,6 +346,7 @@ def _attack_sums(attack: Attack, runs: Sequence[Run], device: str, watch: Watch)
 def control_all(app: App, attacked: Attacked, watch: Watch) -> None:
     """Find out whether attacks that show nothing would have seen a leak, and note it for the report, once."""
     runs, study = attacked.runs, dict(attacked.folder.study)
+    # Whoever goes on with an audit has them already: they take as long as the attacks.
     if "controls" in study:
         return
     found: dict[str, Control] = {}
@@ -345,7 +357,7 @@ def control_all(app: App, attacked: Attacked, watch: Watch) -> None:
     for failure in failed.values():
         watch.say("warning", f"there are no positive controls: {failure.why}")
         left_out.append(f"the positive controls: {failure.why}")
-    study["controls"] = {name: vars(one) for name, one in found.items()}
+    study["controls"] = {name: vars(each) for name, each in found.items()}
     if left_out:
         study[LEFT_OUT] = left_out
     attacked.folder.note(study)
@@ -368,6 +380,7 @@ def explaining(order: Order, watch: Watch, trusted: Collection[str] = ()) -> Ite
         yield
     except Exception as cause:
         failed: dict[str, Failure] = {}
+        # Whatever fails here is told beside the reason that brought us here, which is raised again below.
         try:
             with failing_alone(failed, "page"):
                 _write_unanswered(order, watch, Failure.of(cause).why, trusted)
@@ -444,7 +457,9 @@ def _read_witnessed(part: Part) -> dict[str, Any]:
 @contextmanager
 def importable(app: App) -> Iterator[None]:
     """Let the app's own modules be imported, as they are when it runs; nothing is written beside them."""
+    # In front, as Python puts the folder of a script.
     sys.path.insert(0, str(app.folder))
+    # No __pycache__ in its owner's folder.
     writes_nothing, sys.dont_write_bytecode = sys.dont_write_bytecode, True
     try:
         yield
@@ -466,6 +481,7 @@ def check_named(model: str | None, loss: str | None) -> None:
     from fedattack.learning import LOSSES, MODELS
     from fedattack.learning.importing import import_callable
 
+    # Built-in names need no import.
     for kind, name, known in (("model", model, MODELS), ("loss", loss, LOSSES)):
         if name is not None and name not in known:
             import_callable(name, what=kind, known=known)

@@ -62,6 +62,7 @@ def _list_applying(runs: Sequence[Run], posed: Sequence[Posed], refused: dict[st
     for threat in THREATS.values():
         asked = []
         for name in threat.judged:
+            # An attack of another package may fail when it is asked.
             with failing_alone(failed, name):
                 if _find_obstacles(name, runs[0]):
                     continue
@@ -74,6 +75,7 @@ def _list_applying(runs: Sequence[Run], posed: Sequence[Posed], refused: dict[st
             # What is judged beside others has no question of its own.
             names += sorted({*threat.attacks} - {*threat.judged})
     refused |= {name: failure.why for name, failure in failed.items()}
+    # What every app is asked first stands first in the report.
     return sorted(names, key=_place)
 
 
@@ -90,6 +92,7 @@ def _why_refused(name: str, runs: Sequence[Run], posed: Sequence[Posed]) -> str:
         return f"it is tried on clients of {FEW} examples or fewer, in one run, beside examples that nobody trained on"
     if not how.is_slow:
         return ""
+    # A slow attack is made only where its result could count.
     prepared = [Prepared(run.truth, run.knowledge) for run in runs if run.truth is not None]
     reach = _reach(name, prepared, ERROR)
     if reach is None or reach.least <= ERROR:
@@ -107,6 +110,7 @@ def _reach(name: str, prepared: Sequence[Prepared], needed: float) -> Reach | No
 def _spare(attack: Attack, rounds: int) -> dict[str, str]:
     sparing = {}
     for key, value in attack.in_apps.options.items():
+        # What the caller set stays; sparing options have no default but None.
         if getattr(attack.options, key) is None and (key != "shadow_rounds" or value < rounds):
             sparing[key] = str(value)
     return sparing
@@ -117,6 +121,7 @@ def _find_obstacles(name: str, run: Run) -> list[Reason]:
     attack = ATTACKS[name]
     obstacles = attack.find_obstacles(run.sent, run.knowledge)
     if attack.in_apps.of_sums and run.sent.view == "individual":
+        # `_attack_sums` computes the sums that such an attack needs.
         return [reason for reason in obstacles if reason.kind != VIEW]
     return obstacles
 
@@ -135,6 +140,7 @@ def list_unasked(
         reasons = [each.reasons[key] for each in posed for key in keys if key in each.reasons]
         reasons += [failed[name] for name in threat.attacks if name in failed]
         if not reasons:
+            # The attack that lacks least says best what is missing.
             obstacles = min((_find_obstacles(name, run) for name in threat.judged), key=len, default=[])
             if obstacles:
                 reasons = ["; ".join(reason.what for reason in obstacles) + find_remedy(threat, run.knowledge)]
@@ -152,6 +158,7 @@ def find_remedy(threat: Threat, knowledge: Knowledge) -> str:
         how = ATTACKS[name].in_apps
         if how.remedy:
             break
+    # No attack of this threat has a remedy.
     else:
         return ""
     if how.asked_of == "arrays" and knowledge.structure():
@@ -172,6 +179,7 @@ def find_remedy(threat: Threat, knowledge: Knowledge) -> str:
 def describe_too_few(clients: int) -> str:
     """Say, before a run, that with so few clients no owner can be named beyond accident; empty if there are enough."""
     first = min(ATTACKS, key=_place)
+    # As if each client held one target, and was named for it: the best that there is.
     names = tuple(map(str, range(clients)))
     counts = np.zeros((clients, 1), dtype=np.int64)
     nothing = np.zeros((0, 1), dtype=np.float32), np.zeros(0, dtype=np.int64)

@@ -54,6 +54,7 @@ class Computing:
             return True
         if self.answers is not None:
             losses = self.answers.losses
+            # Answers of a reply that are not finite for whole examples say nothing of incomplete ones.
             usable = np.isfinite(losses[:, ~incomplete]).all(axis=1)
             return bool(np.isfinite(losses[usable][:, incomplete]).all())
         if self.model is None:
@@ -62,6 +63,7 @@ class Computing:
         try:
             model = self.model.build()
             loss = per_record_loss(trust_given(self.model.loss))
+            # Under the model as it is made: whether a missing value gives NaN does not depend on weights.
             found = losses_of_models(model, [model.state_dict()], targets.x[rows], targets.y[rows], loss)
         except FedAttackError:
             return False
@@ -88,11 +90,13 @@ def find_computing(
         If no model is known, or its loss does not fit the labels, and the app cannot be asked.
     """
     model, witnesses = asked.model, holding.witnesses
+    # Records of some rounds are enough to see which arrays clients send.
     record = Record(part.record, thinned=True)
     if model is None and (content := find_content(record)):
         return Computing(notes=(f"clients send {content}: no model gives losses, and what needs losses is not asked",))
     _refuse_unasked(model, witnesses)
     unanswered = ""
+    # A model that the caller names is never replaced by the app's answers.
     if model is None and ask is not None and (why := _why_ask(witnesses, reading, record, check)):
         try:
             answers, said = ask.losses(Inquiry(part, witnesses, targets, reading.known))
@@ -111,6 +115,7 @@ def find_computing(
             raise ConfigError(f"{unanswered}; {_NAME_THEM}") from None
         raise ConfigError(f"{cause}; {_ASK_IT}") from None
     except FedAttackError as cause:
+        # The same kind of error, with the other reason behind it.
         raise type(cause)("; ".join(filter(None, (str(cause), unanswered)))) from None
     if unanswered:
         notes.append(unanswered)
@@ -134,6 +139,7 @@ def _why_ask(
             return f"clients do not send {short(', '.join(model.personal), 100)}"
     if models and (misfit := _misfit(models[0], as_models(record, Knowledge(sends=reading.known)), check)):
         return misfit
+    # One model for all is what attackers compute losses with; different ones need the app for each.
     for round_ in record:
         if any(reply.singled_out for reply in round_.observations):
             return "the server sends clients different models"
@@ -144,6 +150,7 @@ def _find_trained_models(witnesses: Sequence[Witness]) -> list[WitnessedModel]:
     """Return the models that clients were seen to train."""
     found = []
     for witness in witnesses:
+        # The server's process may evaluate, and its model may be another one.
         if witness.node != SERVER and witness.trained.total and witness.model is not None:
             found.append(witness.model)
     return found
@@ -161,12 +168,15 @@ def _misfit(model: WitnessedModel, record: Record, check: Callable[[ModelKnowled
         state = known.build().state_dict()
     except FedAttackError:
         return ""
+    # In order, as arrays of most apps have no names of the model's.
     parameters = record.parameters
     if len(parameters) != len(state):
         return f"clients send {len(parameters)} arrays, and their model has {len(state)}"
     for parameter, (name, tensor) in zip(parameters, state.items(), strict=True):
+        # By name where the record has it, else by position.
         entry = state.get(parameter.name, tensor)
         sent = np.dtype(parameter.dtype).kind
+        # Complex numbers have no place in a model; a mask of whole numbers may stand for floats.
         if sent == "c" or (sent == "f") != entry.is_floating_point():
             kind = str(entry.dtype).partition(".")[2]
             return f"clients send {short(name, 60)} as {parameter.dtype}, and it is {kind}"
@@ -183,6 +193,7 @@ def _refuse_unasked(model: str | None, witnesses: Sequence[Witness]) -> None:
 def _refuse_personal(witnesses: Sequence[Witness]) -> None:
     """Refuse a run of whose models no attack has a whole one, since each client trains a part that it keeps."""
     kept = [model.personal for model in _find_trained_models(witnesses)]
+    # If some clients send whole models, these can be asked.
     if kept and all(kept):
         raise DataError(
             f"clients train {short(', '.join(kept[0]), 100)} and do not send it: no reply holds a whole model, and no "
@@ -200,6 +211,7 @@ def _build_model(holding: Holding, record: Record, asked: Questions, notes: list
     elif model.spec is None:
         model = _as_linear(model, record, holding, notes)
         arguments = model.arguments
+    # Without integer labels it is a regression: one output, and squared errors.
     most = max((y for _, y in holding.examples.values()), default=0)
     classes, default = model.classes or 1, "mse"
     if holding.kind == "i":
@@ -208,6 +220,7 @@ def _build_model(holding: Holding, record: Record, asked: Questions, notes: list
     if loss is None:
         loss = default
         notes.append(f"the clients' loss is not known ({model.why}); it is taken for {loss}")
+    # An index beyond the outputs would end in an error of torch's, on a GPU without a word.
     if loss == "cross-entropy" and (holding.kind != "i" or most >= classes):
         raise ConfigError(
             f"the clients' loss is not known: labels go up to {most:g}, and the model has {classes} outputs; name it "
@@ -225,6 +238,7 @@ def _find_model(witnesses: Sequence[Witness], notes: list[str]) -> WitnessedMode
     seen = [replace(model, frozen=None) for model in models]
     if not seen:
         return _UNSEEN
+    # One witness that could import it is enough: all run the same app.
     known = [model for model in seen if model.spec is not None]
     found: WitnessedModel = most_frequent(known or seen, notes, "models")
     return found
@@ -258,6 +272,7 @@ def _read_frozen(witnesses: Sequence[Witness], notes: list[str]) -> dict[str, ND
 def _outputs_of_linear(record: Record, holding: Holding) -> int | None:
     """Return how many outputs the record's model has, if it is a matrix and a vector that fit the examples."""
     shapes = [parameter.shape for parameter in record.parameters]
+    # A linear model of scikit-learn, for instance, sends its coefficients and intercepts.
     if len(shapes) != 2 or len(shapes[0]) != 2 or len(holding.shape) != 1:
         return None
     outputs, inputs = shapes[0]
@@ -268,6 +283,7 @@ def _outputs_of_linear(record: Record, holding: Holding) -> int | None:
 
 def most_frequent(seen: Sequence[Any], notes: list[str], things: str) -> Any:
     """Return what is there most often; a note tells of others."""
+    # By their texts: mappings have no hash.
     counts = Counter(map(repr, seen))
     most = counts.most_common(1)[0][0]
     if len(counts) > 1:

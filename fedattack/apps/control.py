@@ -58,6 +58,7 @@ def control(
     ``witnesses`` say what the clients of each run did. Returned is by attack; nothing of attacks that show a leak, or
     where nothing can be planted. To ``faults`` is added what nobody foresaw, and what it keeps from being controlled.
     """
+    # Each control asks the clients' own app, which runs in processes of its own.
     asker = Asker(app, watch)
     # Of what cannot be judged there is nothing to control, and the report says why.
     shown = _headlines(runs, [*runs[0].scores], {})
@@ -68,6 +69,7 @@ def control(
         return found
     by_kind = {kind: [name for name in unseen if _takes(name, kind)] for kind in (TRAINED, STEPPED, WHOLE, PLANTED)}
     with private_folder(runs[0].part.folder) as folder:
+        # In the order of their cost; each is tried only on what showed nothing before.
         tries: list[tuple[str, list[str], Sequence[int], Callable[..., Mapping[int, Run]]]] = [
             *((TRAINED, by_kind[TRAINED], passes, _train_further) for passes in PASSES),
             (STEPPED, by_kind[STEPPED], TOGETHER, partial(_step, folder)),
@@ -78,14 +80,16 @@ def control(
         for kind, names, amounts, plant in tries:
             left = []
             for name in names:
+                # What showed a leak needs no more; what failed once in a way fails again.
                 if (kind, name) not in given_up and not (name in found and found[name].is_seen):
                     left.append(name)
             if not left:
                 continue
             lost: dict[str, Failure] = {}
             unplanted: dict[str, Failure] = {}
+            # If nothing can be planted in this way, all that it was for have no control.
             with failing_alone(unplanted, kind):
-                of_run = [plant(asker, one, seen, amounts) for one, seen in zip(runs, witnesses, strict=True)]
+                of_run = [plant(asker, run, seen, amounts) for run, seen in zip(runs, witnesses, strict=True)]
                 found |= _look(left, kind, runs, of_run, amounts, watch, lost)
             for failure in unplanted.values():
                 lost |= dict.fromkeys(left, failure)
@@ -137,12 +141,14 @@ def _look(
         left = [name for name in names if name not in lost and not (name in found and found[name].is_seen)]
         if not left:
             break
-        attacked = [_attack(one, run[amount], left, lost) for one, run in zip(runs, planted, strict=True)]
+        # With names of `left` alone: other attacks keep the scores that they had.
+        attacked = [_attack(run, by_amount[amount], left, lost) for run, by_amount in zip(runs, planted, strict=True)]
         shown = _headlines(attacked, left, lost)
         for name in left:
             if name in lost:
                 found.pop(name, None)
                 continue
+            # The verdict after the correction: a control must show what the report would call a leak.
             is_seen = name in shown and shown[name].verdict == LEAK
             found[name] = Control(kind, amount, is_seen)
     return found
@@ -152,6 +158,7 @@ def _attack(run: Run, planted: Run, names: Collection[str], lost: MutableMapping
     """Make attacks of a run in which something is planted; those that refuse it show nothing, and others stay."""
     scores = {name: one for name, one in run.scores.items() if name not in names}
     for name in names:
+        # An attack that refuses what is planted shows nothing, which is no fault.
         with failing_alone(lost, name), suppress(FedAttackError):
             scores[name] = ATTACKS[name].run(planted.sent, planted.knowledge, device="cpu")
     return run.with_scores(scores)
@@ -163,6 +170,7 @@ def _headlines(runs: Sequence[Run], names: Collection[str], lost: MutableMapping
     ``lost`` is told which of these cannot be judged.
     """
     common = [*runs[0].scores]
+    # The correction is over the attacks that have scores of all runs.
     for run in runs:
         common = [name for name in common if name in run.scores]
     if not {*common} & {*names}:
@@ -179,6 +187,7 @@ def _train_further(asker: Asker, run: Run, witnesses: Sequence[Witness], passes:
     inquiry, owned = _inquire(run, witnesses)
     found = {}
     for count, answers in asker.plant(inquiry, owned, passes).items():
+        # model=None: the answers are the app's own, and no model that is built may be asked instead.
         found[count] = replace(run, knowledge=replace(run.knowledge, model=None, answers=answers))
     return found
 
@@ -200,6 +209,7 @@ def _step(
         raise DataError(f"all targets of {run.part.label} that one client holds have a value that is not finite")
     records = asker.plant_steps(inquiry, owned, together, folder / (run.part.name or "run"))
     if together == (ALL,) and run.knowledge.training is not None:
+        # In an attack's eyes the client made one step of plain SGD over all of its examples.
         step = LocalSGD(epochs=1, batch_size=0, lr=STEPPING)
         run = replace(run, knowledge=replace(run.knowledge, training=step))
     return {count: replace(run, sent=record) for count, record in records.items()}
@@ -217,9 +227,10 @@ def _plant_rows(
     def change(count: int, round_: Round, exchange: Exchange) -> Exchange:
         replies = []
         for reply in exchange.replies:
-            own = rows[owners == truth.nodes.get(reply.node, "")]
-            if reply.status == "ok" and reply.arrays and len(own):
-                reply = replace(reply, arrays=attack.plant(reply.arrays, own, count))
+            # Those rows that are the client's own, by the truth.
+            of_client = rows[owners == truth.nodes.get(reply.node, "")]
+            if reply.status == "ok" and reply.arrays and len(of_client):
+                reply = replace(reply, arrays=attack.plant(reply.arrays, of_client, count))
             replies.append(reply)
         return replace(exchange, replies=replies)
 
@@ -236,6 +247,7 @@ def _inquire(run: Run, witnesses: Sequence[Witness]) -> tuple[Inquiry, dict[str,
     owned: dict[str, list[int]] = {}
     if truth is not None:
         for node, client in truth.nodes.items():
+            # Of a target that several hold it is not clear whose training it moves.
             owned[node] = np.flatnonzero(truth.owners == client).tolist()
     if targets is None or not any(owned.values()):
         raise DataError(f"of no target of {run.part.label} it is known which client alone holds it")

@@ -59,17 +59,19 @@ class Plan:
                 raise NeedsError("it needs a model that can be built of what clients were seen to train")
             state = known.build().state_dict()
             sent = [parameter.shape for parameter in record.parameters]
+            # By shapes and order, as the plan is applied to arrays without names.
             if sent != [tuple(tensor.shape) for tensor in state.values()]:
                 raise NeedsError("it needs clients that are sent the whole model, and these are sent other arrays")
-            own = knowledge.auxiliary
+            auxiliary = knowledge.auxiliary
             if server == "fishing":
                 return cls(tuple(state), make_fishing(known, seed))
-            return cls(tuple(state), make_imprint(known, own.x if own is not None else np.zeros(0), seed))
+            return cls(tuple(state), make_imprint(known, auxiliary.x if auxiliary is not None else np.zeros(0), seed))
         except NeedsError as cause:
             raise ConfigError(f"--server {server}: {cause}") from None
 
     def write(self, path: Path) -> None:
         """Write it for the server's process."""
+        # A file and not a pickle: the server's process reads it.
         plain = asdict(self.makes)
         examples = plain.pop("examples", np.zeros(0, dtype=np.float32))
         entry = json.dumps({"names": self.names, **plain})
@@ -143,6 +145,7 @@ class DepartingGrid(PassingGrid):
             return False
         if self._group is None:
             self._group = group
+        # The first round is over when another group begins, or a node is asked again.
         self._is_over = group != self._group or node in self._asked
         self._asked.add(node)
         return not self._is_over
@@ -163,6 +166,7 @@ class DepartingGrid(PassingGrid):
         with self._lock:
             if not (_is_training(reply) and reply.has_content()):
                 return reply
+            # The lock is not held while arrays are read: replies may be large.
             asked = self._models.pop(reply.metadata.src_node_id, None)
         if asked is not None:
             _replace_arrays(reply, asked.undo(_read(_list_arrays(reply))))
@@ -183,6 +187,7 @@ class _Replaced:
 
     def is_of(self, arrays: Sequence[Array]) -> bool:
         """Say whether this is what the strategy sends, by its bytes' identity."""
+        # Identity and not content: comparing whole models for each client would take longer than sending them.
         return [id(array.data) for array in arrays] == [id(array.data) for array in self.own]
 
     def undo(self, replied: Sequence[NDArray[Any]]) -> list[Array]:
@@ -215,6 +220,7 @@ def _is_training(message: Message) -> bool:
 
 
 def _list_arrays(message: Message) -> list[Array]:
+    # A message may hold several records of arrays: they are taken in their order.
     return list(chain.from_iterable(record.values() for record in message.content.array_records.values()))
 
 
@@ -238,6 +244,7 @@ class _DepartingStrategy:
         self._parameters: Parameters | None = None
 
     def __getattr__(self, name: str) -> Any:
+        # By __dict__: while the object is unpickled, `self._inner` is not there yet and would recurse.
         return getattr(self.__dict__["_inner"], name)
 
     def configure_fit(
@@ -246,15 +253,18 @@ class _DepartingStrategy:
         instructions = self._inner.configure_fit(server_round, parameters, client_manager)
         if self._first is not None or not instructions:
             return instructions
+        # The first round of training is not always number 1.
         self._first, self._parameters = server_round, parameters
         sent = []
-        for place, (proxy, asked) in enumerate(instructions):
-            arrays = self._plan.depart(parameters_to_ndarrays(asked.parameters), place, len(instructions))
+        for index, (proxy, asked) in enumerate(instructions):
+            # Behind sums no reply is seen alone: each client is sent another part, so that the sum can be taken apart.
+            arrays = self._plan.depart(parameters_to_ndarrays(asked.parameters), index, len(instructions))
             sent.append((proxy, FitIns(ndarrays_to_parameters(arrays), asked.config)))
         return sent
 
     def aggregate_fit(self, server_round: int, *args: Any) -> tuple[Parameters | None, dict[str, Scalar]]:
         if server_round == self._first:
+            # The sum is the attacker's; the strategy goes on with the model that it had.
             return self._parameters, {}
         return self._inner.aggregate_fit(server_round, *args)
 
@@ -270,5 +280,6 @@ def _departing_from_sums(plan: Plan) -> Iterator[None]:
             met.append(workflow)
             context.strategy = _DepartingStrategy(context.strategy, plan)
 
+    # Flower's workflow masks models before the Grid sees them: the change must come before.
     with call_before(SecAggPlusWorkflow, "__call__", depart):
         yield

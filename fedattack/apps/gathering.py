@@ -81,12 +81,14 @@ def gather(
     out = check_free(out)
     records = _list_records(source)
     check = None
+    # The caller's own names are no code of the witnesses.
     if not trust:
         check = partial(_refuse_code, asked)
     posed = []
     with _making_whole(out) as folder:
         for name, path in records:
             part, record = Part(folder, name), Record(path, thinned=True)
+            # Before anything is copied: a record without an answer has no truth to tell.
             if record.silence:
                 raise RunError(f"{path}: {record.silence}")
             notes: list[str] = []
@@ -96,6 +98,7 @@ def gather(
         first, last = Record(records[0][1], thinned=True), Record(records[-1][1], thinned=True)
         study = {"commands": [command], "started": first.manifest["started"], "finished": last.manifest["ended"] or ""}
         seeds = read_study(source).get("seeds", ())
+        # Seeds of a run folder stand in its study; a record from elsewhere has its own.
         if len(seeds) == len(records):
             study["seeds"] = [*seeds]
         write_study(folder, study)
@@ -108,6 +111,7 @@ def _making_whole(out: Path) -> Iterator[Path]:
     out.parent.mkdir(parents=True, exist_ok=True)
     prefix = f".{out.name}.gathering-"
     sweep_named(out.parent, prefix)
+    # Beside its place and on the same disk, so that `rename` is atomic.
     with signals_raise(), guarded_folder(out.parent, prefix) as temporary:
         folder = temporary / "run"
         make_private(folder)
@@ -131,6 +135,7 @@ def _refuse_code(asked: Questions, known: ModelKnowledge) -> None:
         ("model", known.spec, asked.model, MODELS),
         ("loss", known.loss, asked.loss, LOSSES),
     ):
+        # What the caller typed is trusted as typed; built-in names are no code.
         if value != own and value not in built_in:
             raise TrustError(
                 f"the witnesses name the {kind} {short(str(value), 80)}, which would be imported and run on this "
@@ -148,6 +153,7 @@ def _read_found(folders: Sequence[Path], record: Record) -> list[Found]:
             raise ConfigError(f"{folder} holds no witness; give the folder that a WitnessMod wrote into")
         for witness in witnesses:
             _check(witness, folder)
+            # The same node in two folders: one of them may be an older copy.
             if (other := found.get(witness.node)) is not None:
                 raise ConfigError(
                     f"the node {short(witness.node, 60)} is in {other.folder} and in {folder}; give one of them"
@@ -165,6 +171,7 @@ def _read_found(folders: Sequence[Path], record: Record) -> list[Found]:
 def _run_of(record: Record) -> str:
     """Return Flower's id of the run, or nothing if the record does not say it."""
     run = str(record.facts.get(RUN, ""))
+    # The fact comes from the record: it becomes part of a path, and must be a number.
     if _RUN_ID.fullmatch(run):
         return run
     return ""
@@ -194,10 +201,12 @@ def _check(witness: Witness, folder: Path) -> None:
     where = f"{folder}: the witness of node {short(witness.node, 60)}"
     for seen in (witness.trained, witness.evaluated):
         if not _is_a_sample(seen):
+            # Hashes decide who holds what: a folder that was changed by hand could name any holder.
             raise ConfigError(f"{where}: its hashes are not those of its examples, in order; take the folder again")
         if sum(seen.counts.values()) > seen.total:
             raise ConfigError(f"{where}: it counts more examples of all classes than examples; take the folder again")
     if witness.client.startswith("node ") or witness.client == SERVER:
+        # These names stand for strangers and the server in the truth.
         raise ConfigError(f"{where}: a client cannot be called {short(witness.client, 60)!r}; change its partition-id")
 
 
@@ -257,10 +266,12 @@ def _find_namesakes(found: Sequence[Found], record: Record) -> set[str]:
     alike = set()
     for name, count in Counter(each.name for each in found).items():
         group = [each for each in found if each.name == name]
-        own = {each.witness.node for each in group}
-        together = any(len(own & {*round_.sampled}) > 1 for round_ in record)
+        of_group = {each.witness.node for each in group}
+        # Two nodes in one round are two clients, whatever they call themselves.
+        together = any(len(of_group & {*round_.sampled}) > 1 for round_ in record)
         if count > 1 and (together or len({each.folder for each in group}) > 1):
             alike.add(name)
-        if name in nodes - own:
+        # A client whose name is another client's node would be taken for it.
+        if name in nodes - of_group:
             alike.add(name)
     return alike

@@ -61,6 +61,7 @@ class Client:
 
     def own(self, examples: Mapping[bytes, Example]) -> list[bytes]:
         """List those of its training examples that are among others."""
+        # In ascending order of the hashes, as witnesses list them.
         return [key for key in _keys(self.trained) if key in examples]
 
 
@@ -118,6 +119,7 @@ class Holding:
         DataError
             If no example that a client trained on is left.
         """
+        # If only incomplete examples have a holder, nothing is left to attack.
         if not {*self.complete} & {*self.holders}:
             raise DataError(f"all training examples hold a value that is not finite, and {why}: no attack takes such")
         origins = {key: name for key, name in self.origins.items() if key not in self.incomplete}
@@ -166,6 +168,7 @@ def hold(witnesses: Sequence[Witness], record: Record | None = None) -> Holding:
     holders, examples = _find_trained(clients, form, notes)
     if not examples:
         raise DataError(_why_nothing(clients.values()))
+    # Before sums are looked at: an example that nobody may ask about still has a holder.
     origins: dict[bytes, str] = {}
     if _changes(witnesses):
         # A client may evaluate on its training examples as they are, which have other hashes than what it trained on.
@@ -180,6 +183,7 @@ def hold(witnesses: Sequence[Witness], record: Record | None = None) -> Holding:
         why_none = _why_none(form, witnesses)
     if record is not None and record.view == "aggregate":
         _leave_out_unheard(clients, record, holders, examples, notes)
+    # Of one example at a time, since their forms may hold several arrays.
     incomplete = frozenset(key for key, (x, _) in examples.items() if not finite(np.asarray(x)[None])[0])
     return Holding(
         witnesses, clients, form.kind, form.sample, examples, holders, origins, why_none, tuple(notes), incomplete
@@ -210,6 +214,7 @@ class _ExampleForm:
         kinds, samples = Counter[str](), list[list[NDArray[Any]]]()
         for client in clients:
             kinds[client.trained.y.dtype.kind] += 1
+            # Samples of the same form lie together; fields of structured types cannot be keys of a Counter.
             for same in samples:
                 if _fits(same[0], client.trained.x):
                     same.append(client.trained.x)
@@ -218,6 +223,7 @@ class _ExampleForm:
                 samples.append([client.trained.x])
         sample = max(samples, key=len)[0]
         shape = sample.shape[1:]
+        # No feature at all: an example of a scalar, or of an axis of length 0.
         if not fields(sample) and (not shape or 0 in shape):
             raise DataError(f"the model takes examples of shape {shape}; expected one feature or more")
         kind = kinds.most_common(1)[0][0]
@@ -253,6 +259,7 @@ class _ExampleForm:
         """Say of each example whether it has a label: a class, or a finite number."""
         labelled = np.isfinite(seen.y) & _is_labelled(seen)
         if self.kind == "i":
+            # Class labels are 0 and more; −1 stands for none.
             labelled = seen.y >= 0
         return np.asarray(labelled & (seen.y < self.outputs))
 
@@ -261,6 +268,7 @@ class _ExampleForm:
         if not _fits(self.sample, seen.x) or seen.y.dtype.kind != self.kind:
             return
         for row in np.flatnonzero(self.is_labelled(seen)):
+            # `...` keeps the array of a structured example, which an integer index alone would make a tuple of.
             yield bytes(seen.hashes[row]), (seen.x[row, ...], seen.y[row].item())
 
 
@@ -292,6 +300,7 @@ def _count_outputs(clients: Collection[Client]) -> float:
         return math.inf
     outputs = counts.most_common(1)[0][0]
     beyond = sum(_largest_label(client) >= outputs for client in clients)
+    # With half of the clients beyond it, the outputs are likely read wrongly, and bound nothing.
     if 2 * beyond >= len(clients):
         return math.inf
     return outputs
@@ -308,9 +317,11 @@ def _find_clients(witnesses: Iterable[Witness]) -> dict[str, Client]:
     found: dict[str, list[Witness]] = {}
     for witness in witnesses:
         if witness.node != SERVER and witness.trained.total:
+            # A client that was restarted, or moved, has a node for each time.
             found.setdefault(witness.client or witness.node, []).append(witness)
     clients = {}
     for name in sorted(found, key=lambda name: (len(name), name)):
+        # The first stands for all: it saw most.
         most_first = sorted(found[name], key=lambda witness: -witness.trained.total)
         clients[name] = Client(name, tuple(most_first))
     return clients
@@ -321,12 +332,14 @@ def _find_trained(
 ) -> tuple[dict[bytes, list[str]], dict[bytes, Example]]:
     """Return who trained on what, and the examples, up to the largest hash of which it is certain."""
     witnesses = chain.from_iterable(client.witnesses for client in clients.values())
+    # Up to this hash every witness lists all that it saw: who is not listed does not hold it.
     bound = _find_bound(witness.trained for witness in witnesses)
     holders: dict[bytes, list[str]] = {}
     examples: dict[bytes, Example] = {}
     for client in clients.values():
         is_asked = False
         for witness in client.witnesses:
+            # `bound.__ge__` keeps the hashes up to the bound.
             for key in filter(bound.__ge__, _keys(witness.trained)):
                 names = holders.setdefault(key, [])
                 if client.name not in names:
@@ -364,6 +377,7 @@ def _count_incomplete(form: _ExampleForm, clients: Iterable[Client]) -> Iterator
 
 def _take_one_a_place(seen: SeenExamples, form: _ExampleForm) -> Iterator[tuple[bytes, Example]]:
     """Yield one input of each example that came as several."""
+    # An example may come as several inputs, such as windows of one series; they share a place.
     places = dict(zip(_keys(seen), seen.places.tolist(), strict=False))
     asked = set()
     for key, example in form.take(seen):
@@ -382,7 +396,9 @@ def _find_origins(
 ) -> dict[bytes, str]:
     """Add the examples that nobody trained on, and return the one client that evaluated on each."""
     trained = [witness.trained for witness in witnesses]
+    # What anybody trained on, the server too, is no example of nobody's.
     touched = {*chain.from_iterable(map(_keys, trained))}
+    # Up to `bound` it is certain that nobody trained on it; up to `certain`, that nobody else evaluated on it.
     bound, certain = _find_bound(trained), _find_bound(witness.evaluated for witness in witnesses)
     seen_by: dict[bytes, set[str]] = {}
     for witness in witnesses:
@@ -396,6 +412,7 @@ def _find_origins(
     origins = {}
     for key, names in seen_by.items():
         origins[key] = ""
+        # Evaluated on by exactly one client that also trains: it is an example drawn as this client's are.
         if len(names) == 1 and key <= certain and names <= {*clients}:
             origins[key] = min(names)
     unchanged = any(witness.training and witness.training.augmented is False for witness in witnesses)
@@ -417,6 +434,7 @@ def _leave_out_unheard(
     heard = {*chain.from_iterable(round_.participants for round_ in record)}
     unheard = {name for name, client in clients.items() if not heard & {*client.nodes}}
     for key, names in holders.items():
+        # All holders of an example are clients whose reply the sum may lack.
         if unheard.issuperset(names):
             examples.pop(key, None)
     if unheard:
@@ -430,6 +448,7 @@ def _find_bound(seen: Iterable[SeenExamples]) -> bytes:
     """Return the largest hash up to which all list what they saw."""
     bound = _ALL
     for each in seen:
+        # A witness whose list is cut says nothing of hashes beyond its last one.
         if each.total > len(each):
             bound = min(bound, max(_keys(each), default=b""))
     return bound

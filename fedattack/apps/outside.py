@@ -72,11 +72,13 @@ class FlwrRun:
         """Return the words of the same run of another app."""
         wanted = {**self.parameters, "app": str(app)}
         arguments = self.words[2:]
-        candidates = [[*arguments[:place], str(app), *arguments[place + 1 :]] for place in range(len(arguments))]
+        # One word of the command is the app; each is tried in its place.
+        candidates = [[*arguments[:index], str(app), *arguments[index + 1 :]] for index in range(len(arguments))]
         # Without any, the app is the current folder.
         candidates.append([str(app), *arguments])
         for candidate in candidates:
             try:
+                # Flower's own parser decides: the right candidate differs from the original in the app alone.
                 if _parameters(candidate) == wanted:
                     return [*self.words[:2], *candidate]
             except click.ClickException:
@@ -88,6 +90,7 @@ def _parameters(arguments: Sequence[str]) -> dict[str, Any]:
     from flwr.cli.app import app
 
     flwr, run = typer.main.get_command(app), None
+    # typer makes a group of several commands; `run` is one of them.
     if isinstance(flwr, click.Group):
         run = flwr.get_command(click.Context(flwr), "run")
     if run is None:
@@ -159,6 +162,7 @@ def wrap_app(
         )
     copy_app(app, to, without=run_folder)
     module, _, server = components["serverapp"].partition(":")
+    # repr: values become literals of the module's code, and no code of their own.
     arguments = "".join(f", {name}={value!r}" for name, value in options.items())
     imports = "from fedattack.observe import ObservedServerApp\n"
     inner = server
@@ -170,6 +174,7 @@ def wrap_app(
         inner = f"DepartingServerApp({inner}, {str(plan)!r})"
     (to / f"{MODULE}.py").write_text(
         '"""Written by fedattack: the project\'s own ServerApp, observed."""\n\n'
+        # Of a dotted attribute, such as factory.app, the first name is imported.
         f"from {module} import {server.partition('.')[0]}\n\n"
         f"{imports}\n"
         f"app = ObservedServerApp({inner}, {str(out)!r}{arguments})\n",
@@ -190,8 +195,10 @@ def wrap_app(
             "import os\n\n"
             f"_FOLDER = {str(witness)!r}\n"
             "_HERE = os.access(_FOLDER, os.W_OK)\n\n"
+            # Clients on machines that do not share the folder run unwitnessed, without an import of fedattack.
             "if _HERE:\n"
             "    from fedattack.witness import HoldOut, WitnessedClientApp, watch_imports\n\n"
+            # Before the app's own imports, so that libraries are watched from their first call.
             "    watch_imports()\n\n"
             f"from {module} import {client.partition('.')[0]}\n\n"
             f"app = WitnessedClientApp({client}, _FOLDER{kept}) if _HERE else {client}\n",
@@ -200,6 +207,7 @@ def wrap_app(
         components["clientapp"] = f"{WITNESSED}:app"
         added.append(f"{WITNESSED}.py")
     if "fab-include" in flower:
+        # What is not included would not be bundled.
         flower["fab-include"] = [*flower["fab-include"], *added]
     (to / _PYPROJECT).write_text(tomli_w.dumps(config), encoding="utf-8")
 
@@ -228,6 +236,7 @@ def _list_called(path: Path) -> Iterator[str]:
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return
     for node in ast.walk(tree):
+        # Called as an attribute of a module, or by its own name.
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
             yield node.func.attr
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
@@ -289,6 +298,7 @@ def observe_command(
             raise RunError(f"{words[0]} cannot be run ({cause.strerror}); install flwr") from None
     if code:
         raise RunError(f"{' '.join(words)} ended with exit code {code}; its own output says why")
+    # A path with % is one that the server fills in, such as a date.
     if not run.streams or "%" in str(out):
         return None
     return count_rounds(out)

@@ -19,11 +19,13 @@ def share_of_overlapping(free: NDArray[np.generic], trained: NDArray[np.generic]
     """
     if not len(free) or not len(trained):
         return 0.0
+    # Sets of numbers: how windows are shifted against each other does not matter.
     ours = [set(row) for row in flat(free[:_LOOKED_AT]).tolist()]
     theirs = [set(row) for row in flat(trained[:_LOOKED_AT]).tolist()]
     shares = np.zeros((len(ours), len(theirs)))
-    for row, one in enumerate(ours):
-        shares[row] = [len(one & other) / len(one) for other in theirs]
+    for row, numbers in enumerate(ours):
+        shares[row] = [len(numbers & other) / len(numbers) for other in theirs]
+    # Numbers that are in most examples anyway, such as 0, tell nothing.
     if float(np.median(shares)) > _LITTLE:
         return 0.0
     return float(np.mean(shares.max(axis=1) >= _MUCH))

@@ -26,6 +26,7 @@ def copy_files(source: Path, target: Path, *, without: Path) -> None:
     """
     left, size_left = ENTRIES, BYTES
     folders = [(source, target)]
+    # Breadth first: what lies near the top is copied before the budget is used up.
     while folders:
         folder, to = folders.pop(0)
         to.mkdir()
@@ -41,11 +42,13 @@ def copy_files(source: Path, target: Path, *, without: Path) -> None:
             if path.is_file():
                 size = path.stat().st_size
             left -= 1
+            # Links for what cannot be read, too: the app would fail on it likewise.
             if left < 0 or size > min(LARGE, size_left) or not os.access(path, os.R_OK):
                 copy.symlink_to(path)
             elif path.is_file():
                 size_left -= size
                 shutil.copyfile(path, copy)
+            # Run folders and environments are no part of the app.
             elif path.is_dir() and may_hold_app(path) and sum(1 for _ in path.iterdir()) <= MANY:
                 folders.append((path, copy))
             elif path.is_dir():

@@ -106,6 +106,7 @@ def pose(
     computing = find_computing(part, holding, reading, targets, asked, ask=ask, check=check)
     if holding.incomplete:
         is_incomplete = np.array([key in holding.incomplete for key in chosen.targets])
+        # Once more, now without the incomplete ones: targets and evaluation are drawn anew.
         if not computing.tells(targets, is_incomplete):
             left = holding.leave_out_incomplete("the clients' model gives no finite loss of them")
             return pose(part, left, asked, most=most, notes=notes, app=app, watch=watch, check=check)
@@ -130,6 +131,7 @@ def pose(
     write_knowledge(part.knowledge, knowledge)
     assumed = (*_list_assumptions(knowledge, asked), *further.notes)
     notes += [*assumed, *_note_nobodys(holding, chosen, evaluation)]
+    # Judges of reconstructions need all examples of a client, and few.
     records, few = _find_few(holding)
     classes_named = ["all"]
     if holding.kind == "i":
@@ -137,8 +139,10 @@ def pose(
     unanswered: dict[str, Failure] = {}
     answers = _find_answers(record, holding, knowledge, unanswered)
     unread = reading.unread
+    # The app computed these losses itself, and so knows how to read what clients send.
     if computing.answers is not None and not reading.is_strange:
         unread = ""
+    # Without examples of nobody's no reconstruction can be judged.
     compared: dict[str, Any] = {"evaluation": None}
     if len(evaluation):
         compared = {"evaluation": (evaluation.x, evaluation.y), "records": records}
@@ -160,6 +164,7 @@ def pose(
         **compared,
         **further.true,
     )
+    # Later ones win: what is known of the record itself is the most exact reason.
     reasons = {**_find_unread(witnesses, record), **further.reasons, **_find_unlike(record, knowledge)}
     for threat, failure in unanswered.items():
         why = f"what is true of it cannot be found out: {failure.why}"
@@ -219,12 +224,14 @@ def _find_unlike(record: Record, knowledge: Knowledge) -> dict[str, str]:
             if not reply.arrays or not reply.received:
                 continue
             sent, received = _list_forms(reply.arrays), _list_forms(reply.received)
+            # The same names, or the same shapes: then a model can be read out of replies.
             if sent.keys() & received.keys() or {*sent.values()} & {*received.values()}:
                 return {}
             why = why or (
                 f"replies hold {_describe_forms(sent)}, and not the arrays that clients were sent, "
                 f"{_describe_forms(received)}: no attack reads a model out of them"
             )
+    # No reply with arrays was compared.
     if not why:
         return {}
     return {name: why for name, attack in ATTACKS.items() if {"model", "losses"} & {*attack.needs.knowledge}}
@@ -246,6 +253,7 @@ def _count_outputs(holding: Holding, model: ModelKnowledge | None) -> int:
     outputs = 0
     if model is not None:
         outputs = model.classes
+    # Labels may lie beyond the outputs, as where a client has classes of its own.
     classes = max(outputs, most_label + 1)
     if classes > _MOST_CLASSES:
         raise DataError(
@@ -262,6 +270,7 @@ def _know(
     knowledge = Knowledge(model=computing.model, targets=targets, frozen=computing.frozen, answers=computing.answers)
     if "training" not in asked.without:
         knowledge = replace(knowledge, training=_find_training(holding.witnesses, notes))
+    # Three axes: channels, height, width, as images have.
     if len(holding.shape) == 3 and holding.complete and "limits" not in asked.without:
         knowledge = replace(knowledge, limits=_limits(holding))
     if chosen.auxiliary and "auxiliary" not in asked.without:
@@ -272,6 +281,7 @@ def _know(
 def _train_shadows(ask: Asker, inquiry: Inquiry, knowledge: Knowledge, notes: list[str]) -> ShadowLosses | None:
     """Let the app train shadow models, where nobody can imitate how its clients train."""
     auxiliary, sends = knowledge.auxiliary, knowledge.sends
+    # A model that the attacker can build and train makes its own shadows.
     is_imitated = knowledge.model is not None and knowledge.training is not None
     if auxiliary is None or is_imitated or (sends is not None and sends.factors):
         return None
@@ -322,6 +332,7 @@ def _examples(holding: Holding, keys: Sequence[bytes]) -> Targets:
     if not fields(holding.sample):
         return Targets(np.array(xs, dtype=np.float32).reshape(-1, *holding.shape), labels)
     if not xs:
+        # sample[:0] has the structure of examples, and no example.
         return Targets(holding.sample[:0], labels)
     return Targets(stack_examples(xs), labels)
 
@@ -338,6 +349,7 @@ def _name_nodes(
         for node in client.nodes:
             note_node(part.truth, node=node, client=client.name)
             known.add(node)
+    # Nodes without a witness hold nobody knows what: they are clients of their own.
     strangers = [node for node in record.nodes if node not in known]
     for node in strangers:
         note_node(part.truth, node=node, client=f"node {node}")
@@ -355,8 +367,10 @@ def _name_nodes(
             "examples is not known"
         )
     counts = count_classes(holding.clients, classes)
+    # A regression has one class, in which all examples count.
     if holding.kind == "f":
         counts[:, 0] = [client.trained.total for client in holding.clients.values()]
+    # Rows of zeros for strangers, at the end, as their names are.
     return names, np.pad(counts, ((0, len(strangers)), (0, 0)))
 
 
@@ -368,6 +382,7 @@ def _name_idle(record: Record, witnesses: Sequence[Witness], nodes: Collection[s
         for reply in round_.observations:
             if reply.node in nodes and reply.node in names and reply.arrays is not None:
                 is_same = reply.received is not None and identical(dict(reply.arrays), dict(reply.received))
+                # One reply that differs shows that the client trains.
                 idle[reply.node] = is_same and idle.get(reply.node, True)
     return {node: names[node] for node, is_idle in idle.items() if is_idle}
 
@@ -378,6 +393,7 @@ def _find_training(witnesses: Sequence[Witness], notes: list[str]) -> LocalSGD |
     if not seen:
         return None
     how = most_frequent([_numbers_of(training) for training in seen], notes, "ways to train")
+    # The exact numbers of one client that trains as most do.
     training = next(training for training in seen if _numbers_of(training) == how)
     if training.optimizer not in OPTIMIZERS or not training.lr:
         notes.append(
@@ -391,6 +407,7 @@ def _find_training(witnesses: Sequence[Witness], notes: list[str]) -> LocalSGD |
     if not training.batch_sizes:
         notes.append("it is not known in which batches: no attack imitates how clients train")
         return None
+    # Gradients that are accumulated over batches are one step with their sum of examples.
     size, together = training.batch_sizes[0], max(1, round(training.together))
     if together > 1:
         notes.append(
@@ -417,6 +434,7 @@ def _numbers_of(training: WitnessedTraining) -> tuple[Any, ...]:
 def _limits(holding: Holding) -> tuple[tuple[float, float], ...]:
     """Return the least and the largest input of each channel."""
     x = np.stack([x for x, _ in holding.complete.values()])
+    # Over examples, height and width.
     lows, highs = x.min(axis=(0, 2, 3)), x.max(axis=(0, 2, 3))
     return tuple(zip(lows.astype(float).tolist(), highs.astype(float).tolist(), strict=True))
 
@@ -431,6 +449,7 @@ def _find_answers(
         if not holding.fits(client.trained.x):
             continue
         seen[client.name] = client.trained.x[finite(client.trained.x), ...]
+        # A witness that lists all that it saw.
         if len(client.trained) == client.trained.total:
             whole.append(client.name)
     examples = None
@@ -447,10 +466,11 @@ def _find_few(holding: Holding) -> tuple[HeldRecords | None, tuple[str, ...]]:
     owners: list[str] = []
     nodes: list[str] = []
     for client in holding.clients.values():
-        own = client.own(holding.complete)
-        if len(own) == client.trained.total <= FEW:
-            keys += own
-            owners += [client.name] * len(own)
+        complete = client.own(holding.complete)
+        # The client has few examples, and all of them are complete and listed.
+        if len(complete) == client.trained.total <= FEW:
+            keys += complete
+            owners += [client.name] * len(complete)
             nodes += client.nodes
     # No attack reconstructs examples of more than one array.
     if not keys or fields(holding.sample):

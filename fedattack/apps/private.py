@@ -32,9 +32,10 @@ def write_claim(folder: Path, witnesses: Sequence[Witness], rounds: int) -> Path
     private = [dict(witness.private) for witness in witnesses if witness.private]
     if not private:
         return None
+    # One client with the most to lose: a claim is about all, so that the worst counts.
     most = max(private, key=_rank)
     others = ""
-    if any(one != most for one in private):
+    if any(other != most for other in private):
         others = "; this is the client that spends most"
     keys = {name.replace("_", "-"): value for name, value in most.items() if name != REMARKS}
     path = folder / CLAIM
@@ -48,6 +49,7 @@ def write_claim(folder: Path, witnesses: Sequence[Witness], rounds: int) -> Path
 
 def count_rounds(record: Record) -> int:
     """Return in how many rounds of a record a client took part, at most."""
+    # Late replies count as well: what was sent was spent.
     taken = Counter(observation.node for round_ in record for observation in round_.all_observations)
     return max(taken.values(), default=len(record))
 
@@ -62,8 +64,12 @@ def _rank(private: Mapping[str, Any]) -> tuple[bool, float]:
     if not noise or private.get("skipped") or method not in ("poisson", "shuffled", "in-order"):
         return True, float(private.get("steps", 0))
     if method != "poisson":
+        # Without Poisson sampling nothing amplifies: steps over the same example compose like √(epochs)/σ.
         return False, math.sqrt(private["epochs"]) / noise
+    # One step's contribution by Gaussian DP's central limit: Bu et al. 2020, "Deep learning with Gaussian differential
+    # privacy", q √(T (exp(1/σ²) − 1)).
     single = math.sqrt(math.expm1(min(noise**-2, 500.0)))
+    # min(…, 500) keeps expm1 from overflowing for a tiny σ.
     return False, float(private.get("sampling", 1.0)) * math.sqrt(private.get("steps", 1)) * single
 
 

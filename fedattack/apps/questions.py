@@ -103,20 +103,21 @@ NOTHING_BESIDES = Questions()
 
 
 def _column(text: str) -> OneHotColumn:
-    found = _COLUMN.fullmatch(text.strip())
-    if found is None:
+    match = _COLUMN.fullmatch(text.strip())
+    if match is None:
         raise ConfigError(
             f"--sensitive {short(text, 60)}: a model's input has no names; expected a number from 1, such as 3, or 3-5 "
             "for an attribute of several columns, with a name of your own as in sex=3"
         )
-    first = int(found["first"])
-    last = int(found["last"] or first)
+    first = int(match["first"])
+    last = int(match["last"] or first)
     if not 1 <= first <= last:
         raise ConfigError(f"--sensitive {text}: columns are counted from 1, and the last follows the first")
     name = f"columns {first}-{last}"
     if first == last:
         name = f"column {first}"
-    return OneHotColumn((found["name"] or name).strip(), first - 1, last)
+    # Counted from 1 by people, from 0 by NumPy; `end` is one behind the last.
+    return OneHotColumn((match["name"] or name).strip(), first - 1, last)
 
 
 def read_groups(path: Path) -> dict[str, dict[str, str]]:
@@ -151,10 +152,12 @@ def _of_attribute(where: str, name: str, table: Any, hint: str) -> dict[str, str
         raise ConfigError(f"{where} has {len(table)} value; expected at least two, or there is nothing to tell apart")
     found: dict[str, str] = {}
     for value, clients in table.items():
+        # `type` and not isinstance: true is no partition-id.
         if not isinstance(clients, list) or not all(type(client) in (int, str) for client in clients):
             raise ConfigError(f"{where}.{short(value, 60)}: {hint}")
         if not clients:
             raise ConfigError(f"{where}.{short(value, 60)} is empty; name its clients, or leave it out")
+        # TOML's 0 and "0" are the same client.
         for client in map(str, clients):
             if client in found:
                 raise ConfigError(f"{where}: client {short(client, 60)} is in two groups; expected it in one")
@@ -215,6 +218,7 @@ def pose_further(asked: Questions, scene: Scene) -> Further:
         if declared is None:
             continue
         try:
+            # A question that cannot be asked leaves the others as they are.
             pose(declared, scene, asked.without, further)
         except DataError as cause:
             further.reasons[known] = str(cause)
@@ -232,16 +236,19 @@ def _pose_column(column: OneHotColumn, scene: Scene, without: Collection[str], f
         raise DataError(
             f"--sensitive: there is no column {column.end}; the model takes the columns 1 … {holding.shape[0]}"
         )
-    places = list(range(column.first, column.end))
-    domain, counts = _read_values(column.name, places, holding)
+    columns = list(range(column.first, column.end))
+    domain, counts = _read_values(column.name, columns, holding)
     asked_of = _victims(holding.clients.values(), scene, further.notes)
     if not asked_of:
         raise DataError("--sensitive: of no example is it certain that a client which took part trained on it")
+    # Examples of one client stand together, in the order of `asked_of`.
     keys = [key for own in asked_of.values() for key in own]
     x = np.array([holding.examples[key][0] for key in keys], dtype=np.float32)
     y = np.array([holding.examples[key][1] for key in keys], dtype={"i": np.int64}.get(holding.kind, np.float32))
-    values = (x[:, None, places] == domain[None]).all(axis=2).argmax(axis=1)
-    x[:, places] = 0
+    # (n, values): which value each example has in the asked columns.
+    values = (x[:, None, columns] == domain[None]).all(axis=2).argmax(axis=1)
+    # What is asked for is taken out of what the attacker knows.
+    x[:, columns] = 0
     sizes = list(map(len, asked_of.values()))
     names = tuple(", ".join(map("{:.9g}".format, value)) for value in domain)
     # The server knows nodes alone.
@@ -249,7 +256,7 @@ def _pose_column(column: OneHotColumn, scene: Scene, without: Collection[str], f
     prior = None
     if "shares" not in without:
         prior = counts / counts.sum()
-    partial = PartialRecords(x, y, np.repeat(nodes, sizes).astype(np.str_), tuple(places), domain, names, prior)
+    partial = PartialRecords(x, y, np.repeat(nodes, sizes).astype(np.str_), tuple(columns), domain, names, prior)
     owners = tuple(np.repeat([*asked_of], sizes).tolist())
     further.known["partial"] = partial
     further.true["attributes"] = Attributes(values, names, owners, column.name, partial.fingerprint)
@@ -264,9 +271,9 @@ def _pose_column(column: OneHotColumn, scene: Scene, without: Collection[str], f
         )
 
 
-def _read_values(column: str, places: Sequence[int], holding: "Holding") -> tuple[NDArray[Any], NDArray[np.int64]]:
+def _read_values(column: str, columns: Sequence[int], holding: "Holding") -> tuple[NDArray[Any], NDArray[np.int64]]:
     """Return the different values of a column, and how many examples have each."""
-    seen = np.array([x for x, _ in holding.complete.values()], dtype=np.float32)[:, places]
+    seen = np.array([x for x, _ in holding.complete.values()], dtype=np.float32)[:, columns]
     domain, counts = np.unique(seen, axis=0, return_counts=True)
     if len(domain) < 2:
         raise DataError(f"--sensitive: {column} is the same in all examples; take one that differs")
@@ -285,22 +292,25 @@ def _victims(clients: Iterable["Client"], scene: Scene, notes: list[str]) -> dic
     known: dict[str, list[bytes]] = {}
     whole: list[str] = []
     for client in clients:
-        own = client.own(scene.holding.complete)
-        if own:
-            known[client.name] = own
-        if len(own) == client.trained.total:
+        examples = client.own(scene.holding.complete)
+        if examples:
+            known[client.name] = examples
+        if len(examples) == client.trained.total:
             whole.append(client.name)
     chosen: dict[str, list[bytes]] = {}
     for name in sorted(whole, key=lambda name: len(known[name])):
         if sum(map(len, chosen.values())) + len(known[name]) <= MOST_ASKED:
             chosen[name] = known[name]
+    # All examples of enough clients: attacks that need all of them then apply.
     if len(chosen) >= min(len(known), _FEWEST_CLIENTS):
+        # In the order of the clients, and not of their sizes.
         return {name: chosen[name] for name in known if name in chosen}
+    # A stream of its own, so that other draws of the seed do not move with it.
     rng = np.random.default_rng((scene.seed, 2))
     sample: dict[str, list[bytes]] = {}
-    shares = even([len(own) for own in known.values()], _MOST_SAMPLED)
-    for (name, own), count in zip(known.items(), shares, strict=True):
-        sample[name] = [own[index] for index in rng.permutation(len(own))[:count]]
+    shares = even([len(examples) for examples in known.values()], _MOST_SAMPLED)
+    for (name, examples), count in zip(known.items(), shares, strict=True):
+        sample[name] = [examples[index] for index in rng.permutation(len(examples))[:count]]
     notes.append("of the clients' examples a sample is asked for, so that the attacks that need all of them find less")
     return sample
 
@@ -312,6 +322,7 @@ def _pose_class(label: int, scene: Scene, without: Collection[str], further: Fur
     has = counts[:, label] > 0
     for name, holds in zip(scene.clients, has, strict=True):
         seen = scene.holding.clients[name].trained
+        # A class that was not seen in a part of the examples may be in the rest.
         if not holds and sum(seen.counts.values()) < seen.total:
             raise DataError(f"client {name} has examples without a label, so that it is not known which classes it has")
     _check_divides(label, counts > 0)
@@ -321,6 +332,7 @@ def _pose_class(label: int, scene: Scene, without: Collection[str], further: Fur
     share = float(np.mean(scene.auxiliary.y == label)) / float(has.mean())
     percent = min(max(round(100 * share), 1), 100)
     further.known |= {"property": f"class-{label}-at-{percent}", "positive_share": float(has.mean())}
+    # (1, clients): one question.
     further.true["positives"] = has[None]
     further.notes.append(
         f"who asks which clients hold examples of class {label} is given sums alone, as if secure aggregation had "
@@ -365,16 +377,18 @@ def _pose_groups(groups: Groups, scene: Scene, without: Collection[str], further
     attributes, private = {}, {}
     for name, of_client in groups.items():
         values = tuple(dict.fromkeys(of_client.values()))
-        held = {client: _group_of(scene.holding.clients[client], of_client) for client in scene.clients}
-        missing = [client for client, value in held.items() if value is None]
+        group_of = {client: _group_of(scene.holding.clients[client], of_client) for client in scene.clients}
+        missing = [client for client, value in group_of.items() if value is None]
         if missing:
             raise DataError(f"--groups: {name} does not say which group client {missing[0]} is in")
-        codes = np.array([values.index(str(held[origin])) for origin in scene.origins], dtype=np.int64)
+        # Whose evaluation examples they are says of which group each is.
+        codes = np.array([values.index(str(group_of[origin])) for origin in scene.origins], dtype=np.int64)
+        # A group without an example of the attacker's cannot be learned.
         alone = [value for index, value in enumerate(values) if index not in codes]
         if alone:
             raise DataError(f"--groups: no client of {name} {alone[0]} evaluates on examples that nobody trains on")
         attributes[name] = AuxiliaryAttribute(values, codes)
-        private[name] = ClientAttribute(tuple(values.index(str(value)) for value in held.values()), values)
+        private[name] = ClientAttribute(tuple(values.index(str(value)) for value in group_of.values()), values)
     further.known["attributes"] = attributes
     further.true["private"] = private
     further.notes.append(

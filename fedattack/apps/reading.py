@@ -76,9 +76,10 @@ def read_sends(witnesses: Sequence[Witness]) -> Reading:
     rows = tuple(summed_up(list(tables.values())))
     reads = [_read_table(node, table) for node, table in tables.items()]
     alike = _find_most_alike(reads)
+    # More than half must be alike, or it is not known what "the clients" send.
     if 2 * len(alike) <= len(reads):
         return Reading(rows=rows, unread=_why_unread(reads), predictions=_list_predictions(reads))
-    others = [one for one in reads if one not in alike]
+    others = [read for read in reads if read not in alike]
     is_changed_by_mods = any(are_changing(each.mods) for each in witnesses)
     notes = _notes_of(alike, others, len(reads), is_changed_by_mods=is_changed_by_mods)
     return Reading(_state_known(alike), rows, notes=tuple(notes))
@@ -87,8 +88,8 @@ def read_sends(witnesses: Sequence[Witness]) -> Reading:
 def _list_predictions(reads: Sequence[_Read]) -> tuple[str, ...]:
     """Name the arrays, with their shapes, of clients that all send outputs of their models and nothing else."""
     named: dict[str, None] = {}
-    for one in reads:
-        for array in (*one.arrays, *one.rest):
+    for read in reads:
+        for array in (*read.arrays, *read.rest):
             if array.kind != OUTPUTS:
                 return ()
             shape = " × ".join(map(str, array.shape))
@@ -98,9 +99,10 @@ def _list_predictions(reads: Sequence[_Read]) -> tuple[str, ...]:
 
 def _find_most_alike(reads: Sequence[_Read]) -> list[_Read]:
     """Return the replies of the form that most have, of those that can be read."""
-    readable = [one for one in reads if not one.unread]
-    forms = Counter(one.form for one in readable).most_common(1)
-    return [one for one in readable if one.form == forms[0][0]]
+    readable = [read for read in reads if not read.unread]
+    forms = Counter(read.form for read in readable).most_common(1)
+    # `forms[0]` is not looked at where `readable` is empty.
+    return [read for read in readable if read.form == forms[0][0]]
 
 
 def _state_known(alike: Sequence[_Read]) -> Sends | None:
@@ -109,7 +111,7 @@ def _state_known(alike: Sequence[_Read]) -> Sends | None:
     if alike[0].rest:
         known = replace(known, arrays=tuple(array.name for array in alike[0].arrays))
     if alike[0].differences:
-        known = replace(known, factors={one.node: _middle(one.factors) for one in alike})
+        known = replace(known, factors={read.node: _middle(read.factors) for read in alike})
     if known == Sends():
         return None
     return known
@@ -119,6 +121,7 @@ def _read_table(node: str, table: Sequence[SentArray]) -> _Read:
     """Find what of the arrays that a node sends is its model."""
     sent = [array for array in table if array.kind != KEPT]
     kinds = {array.kind for array in sent}
+    # Replies are read as differences only if nothing in them is a weight.
     differences = kinds.isdisjoint(AS_WEIGHTS) and not kinds.isdisjoint(AS_DIFFERENCES)
     understood = {UNCHANGED, ZEROS, *AS_WEIGHTS}
     if differences:
@@ -140,6 +143,7 @@ def _choose_arrays(sent: Sequence[SentArray], understood: Collection[str]) -> li
         if not array.of:
             continue
         before = chosen.get(array.of)
+        # Several arrays of one entry, such as a weight and its momentum: the one that can be read is taken.
         if before is None or (before.kind not in understood and array.kind in understood):
             chosen[array.of] = array
     return list(chosen.values())
@@ -147,12 +151,12 @@ def _choose_arrays(sent: Sequence[SentArray], understood: Collection[str]) -> li
 
 def _why_unread(reads: Sequence[_Read]) -> str:
     expected = "the model's weights, or what training changed in them times one factor, with the same shapes from all"
-    unread = {array.name: array.kind for one in reads for array in one.unread}
+    unread = {array.name: array.kind for read in reads for array in read.unread}
     if not unread:
-        sizes = len({one.form for one in reads})
+        sizes = len({read.form for read in reads})
         names = short(", ".join(array.name for array in reads[0].arrays), 200)
         return f"{len(reads)} clients send arrays ({names}) of {sizes} different forms; expected {expected}"
-    count = sum(bool(one.unread) for one in reads)
+    count = sum(bool(read.unread) for read in reads)
     return f"{count} of {len(reads)} clients send {_list_kinds(unread.items(), 300)}; expected {expected}"
 
 
@@ -165,7 +169,7 @@ def _notes_of(
 ) -> Iterator[str]:
     first = alike[0]
     if first.differences:
-        factors = [_middle(one.factors) for one in alike]
+        factors = [_middle(read.factors) for read in alike]
         low, high = min(factors), max(factors)
         stated = f"{low:.4g} … {high:.4g}"
         if math.isclose(low, high, rel_tol=_STEADY):
@@ -174,9 +178,10 @@ def _notes_of(
             f"clients send how far training moved the model, times {stated}; the attacker is assumed to "
             "know the factor of each client, and adds what was received"
         )
-        if any(max(one.factors) - min(one.factors) > _STEADY * abs(_middle(one.factors)) for one in alike):
+        # The spread of one client's factors, relative to their middle.
+        if any(max(read.factors) - min(read.factors) > _STEADY * abs(_middle(read.factors)) for read in alike):
             yield "that factor changes from round to round; one in the middle is taken for each client"
-    if any(array.kind == CHANGED for one in alike for array in one.arrays):
+    if any(array.kind == CHANGED for read in alike for array in read.arrays):
         cause = "a mean, a moving average, noise or compression would do so, and which of these it is was not seen"
         if is_changed_by_mods:
             cause = "mods that their messages pass change them"
@@ -196,4 +201,5 @@ def _middle(factors: Sequence[float]) -> float:
     if low * high <= 0:
         # Of factors of either sign there is no middle.
         return high
+    # Factors multiply: the middle is the geometric one, with their sign.
     return math.copysign(math.sqrt(low * high), low)

@@ -115,6 +115,7 @@ def run_app(
         left = []
         for part, seed in zip(parts, seeds, strict=True):
             check_idle(part)
+            # Seeds that are whole are kept; others begin anew, as an app's state cannot be gone on with.
             if _is_whole(part, seed, study):
                 check_code(part)
                 continue
@@ -122,6 +123,7 @@ def run_app(
                 remove_inside(out, folder, ConfigError)
             left.append(([part], partial(_run, app, out, study, part, seed, plan, watch)))
         if left:
+            # Before the first run, so that a killed audit can go on.
             write_study(out, study)
             run_in_turn(out, study, left, None, watch)
     return tuple(parts)
@@ -166,6 +168,7 @@ def _run(
         superlink.check_witnessed(Record(part.record), witness_of(part), watch)
     note_code(out, list_code(witness.model for witness in witnesses_of(part)))
     note_app(out, app.folder, app.code)
+    # Noted after all checks: a run that a SuperLink stopped may have a whole record.
     study["recorded"].append(seed)
     write_study(out, study)
 
@@ -182,6 +185,7 @@ def _run_departing(
     """Run a copy of an app with an active server, which learns what to send from a run with an honest one."""
     with private_folder(out) as folder:
         watch.say("note", f"--server {app.server}: an honest run comes first, which shows the clients' model")
+        # Its record and witnesses go with the private folder.
         (honest,) = new_parts(folder, [seed])
         _check_answers(honest, _run_copy(app, out, honest, seed, on, advance), watch)
         file = folder / "plan.safetensors"
@@ -198,16 +202,19 @@ def _run_copy(
         server = {"server": app.server, "facts": {"departures": 1}}
     config = dict(app.config)
     if app.seeded:
+        # An app that takes a seed and whose caller set none gets that of the run.
         config.setdefault("seed", seed)
     with private_folder(out) as folder:
-        copy, place = folder / app.folder.name, folder / "cwd"
+        copy, cwd = folder / app.folder.name, folder / "cwd"
+        # Memory for all clients' examples together is bounded: many clients keep fewer each.
         keep = min(max(_KEPT // app.supernodes, _KEPT_LEAST), _KEPT_MOST)
         held_out = _held_out(app, seed)
+        # out.resolve(): the run folder may lie in the app's own, and must not be bundled with it.
         wrap_app(app.folder, copy, part.record, server, witness_of(part), keep, out.resolve(), held_out, plan)
-        copy_files(app.folder, place, without=out.resolve())
+        copy_files(app.folder, cwd, without=out.resolve())
         with RUNTIMES[on](copy, app.supernodes, app.device, open_log(out)) as runner:
             # As where the app itself would run: relative paths mean the same, and what it writes is not the owner's.
-            runner.cwd = place
+            runner.cwd = cwd
             return runner.run(config, on_poll=advance)
 
 

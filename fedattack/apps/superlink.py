@@ -43,12 +43,14 @@ def check_reach(app: App, out: Path) -> None:
 def _is_here(host: str) -> bool:
     """Say whether a name or an address is this machine's: it is, if one can listen there."""
     try:
-        found = socket.getaddrinfo(host.strip("[]"), 0, type=socket.SOCK_STREAM)
+        addresses = socket.getaddrinfo(host.strip("[]"), 0, type=socket.SOCK_STREAM)
     except OSError:
         return False
-    for family, kind, protocol, _, address in found:
+    for family, kind, protocol, _, address in addresses:
+        # Port 0: only whether the address belongs to this machine is tried.
         with socket.socket(family, kind, protocol) as probe:
             try:
+                # An address that is not this machine's cannot be bound to.
                 probe.bind(address)
             except OSError:
                 continue

@@ -47,23 +47,29 @@ def choose_targets(holding: Holding, *, most: int, seed: int, of_clients: bool =
     rng = np.random.default_rng((seed, _CHOOSING))
     alone, shared = _split_held(holding)
     free: dict[str, list[bytes]] = {}
+    # Sorted, as sets and dicts of hashes would draw otherwise in each process.
     for key in sorted(holding.origins):
         free.setdefault(holding.origins[key], []).append(key)
     most_held = most
     if holding.origins:
+        # Half for clients' examples, half for nobody's.
         most_held = most - most // 2
-    held = _draw([*alone.values()], most_held, rng)
-    several = _draw([shared], min(_MOST_SHARED, most // 10), rng)
-    wanted = min(len(held) + len(several), most // 2, len(holding.origins) // 2)
-    nobody = _draw([*free.values()], wanted, rng)
-    asked = [*held, *several, *nobody]
+    of_one = _draw([*alone.values()], most_held, rng)
+    of_several = _draw([shared], min(_MOST_SHARED, most // 10), rng)
+    # Half of nobody's examples at most are asked about: the rest evaluates and trains shadows.
+    wanted = min(len(of_one) + len(of_several), most // 2, len(holding.origins) // 2)
+    of_nobody = _draw([*free.values()], wanted, rng)
+    asked = [*of_one, *of_several, *of_nobody]
+    # Shuffled: the order of targets must not tell who holds them.
     targets = [asked[index] for index in rng.permutation(len(asked))]
     # Models are measured by, and shadows trained on, what anything can be computed with.
-    rest = _leave_out(chain.from_iterable(free.values()), {*nobody, *holding.incomplete})
+    rest = _leave_out(chain.from_iterable(free.values()), {*of_nobody, *holding.incomplete})
     fits = rest
     if of_clients:
         fits = [key for key in rest if holding.origins[key] in holding.clients]
+    # Half of what is left, so that evaluation has as much.
     auxiliary = _draw([fits], min(_MOST_AUXILIARY, len(rest) // 2), rng)
+    # Too few to train anything on: they evaluate better.
     if len(auxiliary) < _LEAST_AUXILIARY:
         auxiliary = []
     evaluation = _draw([_leave_out(rest, auxiliary)], _MOST_EVALUATION, rng)
@@ -90,6 +96,7 @@ def _split_held(holding: Holding) -> tuple[dict[str, list[bytes]], list[bytes]]:
 
 def _draw(groups: Sequence[Sequence[bytes]], most: int, rng: np.random.Generator) -> list[bytes]:
     """Draw from each group, as many from each as its size allows."""
+    # In each group every example is as likely as the others.
     chosen: list[bytes] = []
     for group, count in zip(groups, even(list(map(len, groups)), most), strict=True):
         chosen += [group[index] for index in rng.permutation(len(group))[:count]]
@@ -106,7 +113,8 @@ def even(sizes: Sequence[int], total: int) -> list[int]:
     """
     shares = [0] * len(sizes)
     smallest_first = sorted(range(len(sizes)), key=sizes.__getitem__)
-    for place, index in enumerate(smallest_first):
-        shares[index] = min(sizes[index], total // (len(sizes) - place))
+    # The smallest first: what they cannot take goes to those that are left.
+    for served, index in enumerate(smallest_first):
+        shares[index] = min(sizes[index], total // (len(sizes) - served))
         total -= shares[index]
     return shares

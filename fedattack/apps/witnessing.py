@@ -98,7 +98,9 @@ def _what_is_sent(record: Record) -> str:
         for reply in round_.observations:
             has_metrics = has_metrics or bool(reply.metrics)
             if reply.status == "ok" and reply.arrays:
+                # One-dimensional bytes: Flower's XGBoost examples send models so.
                 kinds = {(array.dtype, array.ndim) for array in reply.arrays.values()}
+                # One reply with arrays is enough to know.
                 if kinds != {(np.dtype(np.uint8), 1)} or find_content(record):
                     return ""
                 return "bytes, such as the trees of XGBoost in another form than JSON"

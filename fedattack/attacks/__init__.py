@@ -39,6 +39,7 @@ __all__ = [
 ]
 
 _FILES = ("read_knowledge", "read_partial", "read_targets", "write_knowledge")
+# All other names live in `knowledge`.
 _HOMES = {"ATTACKS": "registry", "Attack": "base", "Needs": "needs", "Scores": "base", "Seen": "base"}
 _HOMES |= dict.fromkeys(_FILES, "knowledge_files")
 

@@ -81,16 +81,20 @@ def fan_out(
         count = len(items)
     rest = iter(items)
     address = chosen()
+    # Memory of the CPU is no bound there, and processes would share one GPU.
     on_gpu = torch.device(device).type != "cpu"
     if address:
         yield from _on_cluster(work, rest, address, memory + PROCESS, int(on_gpu), paths)
         return
     if on_gpu:
         workers = 1
+    # How many processes fit in memory: each has Python, torch, its work, and a copy of what it carries.
     fit = int(SHARE * free_memory() // (memory + PROCESS + carried))
+    # Items that wait for a worker are in memory as well.
     if carried:
         fit = min(fit, int(memory // (2 * carried)))
     processes = workers or max(1, min(usable_cpus(), fit))
+    # The first items are done here and timed, unless the caller states how many processes there are.
     if not workers:
         done, seconds = 0, 0.0
         for item in rest:
@@ -101,6 +105,7 @@ def fan_out(
             yield result
             if seconds >= _PACE:
                 break
+        # Starting workers takes longer than what is left.
         if seconds / max(done, 1) * ((count or 0) - done) < WORTH_WORKERS:
             processes = 1
     if processes == 1:
@@ -125,6 +130,7 @@ def _parallel(work: Callable[[Item], Result], items: Iterator[Item], count: int)
     try:
         for result, warned in pieces(joblib.delayed(_in_worker)(os.getpid(), work, item) for item in give_items()):
             for text, file, line in warned:
+                # In the parent's registry, so that each place warns once, whichever worker met it.
                 warnings.warn_explicit(text, UserWarning, file, line, registry=_WARNED)
             yield result
     except BrokenProcessPool:
@@ -167,6 +173,7 @@ def _on_cluster(
 @contextmanager
 def one_thread() -> Iterator[None]:
     """Let torch, and NumPy's linear algebra, compute on one thread."""
+    # Processes that each compute on all cores would be slower together than one after the other.
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

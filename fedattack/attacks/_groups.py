@@ -48,6 +48,7 @@ def groups_of(position: int, round_: Round, local: LocalModels, most: int) -> It
     The first observation of a group comes with it: what it was sent all were.
     """
     group: list[Reply] = []
+    # Replies to one model are worked on together; one that was sent its own has nothing in common with them.
     for reply in local.usable(round_):
         if reply[0].singled_out:
             yield reply[0], _make_group(position, round_, [reply])
@@ -62,6 +63,7 @@ def groups_of(position: int, round_: Round, local: LocalModels, most: int) -> It
 
 def count_groups(record: Record, most: int) -> int:
     """Say about how many groups a record has, without a look at what was sent."""
+    # Rounded up.
     return sum(-(-len(round_.participants) // most) for round_ in record)
 
 
@@ -70,6 +72,7 @@ def answered_groups(record: Record, answers: Answers) -> Iterator[tuple[Group, l
     rows = answers.rows()
     for position, round_ in enumerate(record):
         told: list[Reply] = []
+        # The app has answered about these already: their arrays are not read again.
         for observation in filter(replied, round_.observations):
             if (round_.seq, observation.node) in rows:
                 told.append((observation, {}))

@@ -41,6 +41,7 @@ def make_canaries(known: ModelKnowledge, targets: NDArray[Any], x: NDArray[Any],
 
 
 def _find_first_layers(known: ModelKnowledge) -> FirstLayers:
+    # The order of a state dict is the order in which layers were made, for most models that in which they are called.
     layer, arrays = find_first_layer(known), known.build().state_dict()
     names = list(arrays)
     for name in names[names.index(layer.bias) + 1 :]:
@@ -58,6 +59,7 @@ def make_fishing(known: ModelKnowledge, first: int) -> Fishing:
         If the model is no classifier that ends with a fully connected layer with a bias.
     """
     arrays = known.build().state_dict()
+    # The last two arrays are the last layer's, if it has a bias; "" stands in for a model without any.
     *_, weight, bias = ["", *arrays]
     ends_so = bool(weight) and arrays[weight].ndim == 2 and arrays[bias].shape == (known.classes,)
     if known.loss != "cross-entropy" or not ends_so:

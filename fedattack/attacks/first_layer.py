@@ -76,6 +76,7 @@ def find_first_layer(known: ModelKnowledge) -> FirstLayer:
         If the layer that the input meets first is not fully connected, has no bias, or takes something else.
     """
     model = known.build()
+    # Drawn and not constant: a change of the input, such as a normalisation, then shows in the values.
     x = np.random.default_rng(0).normal(size=(_DRAWN, *known.input_shape)).astype(np.float32)
     call, output = _see_first_call(model, x)
     name = call.name or "the model itself"
@@ -85,6 +86,7 @@ def find_first_layer(known: ModelKnowledge) -> FirstLayer:
     if layer.bias is None:
         raise NeedsError(f"it needs a first layer with a bias; {name} has none")
     flat = x.reshape(_DRAWN, -1)
+    # Equal to the bit: a layer that sees the input itself gives it back by its gradient.
     if call.given.shape != flat.shape or not torch.equal(call.given, torch.from_numpy(flat)):
         raise NeedsError(f"it needs a first layer that takes the input as it is; before {name} it is changed")
     prefix = f"{call.name}." if call.name else ""
@@ -97,6 +99,7 @@ def _see_first_call(model: nn.Module, x: NDArray[np.float32]) -> tuple[_FirstCal
     calls: list[_FirstCall] = []
     handles = []
     for name, layer in model.named_modules():
+        # recurse=False: a container has no parameters of its own.
         if next(layer.parameters(recurse=False), None) is not None:
 
             def keep(layer: nn.Module, given: tuple[Any, ...], returned: Any, name: str = name) -> Any:
@@ -124,12 +127,16 @@ def _see_first_call(model: nn.Module, x: NDArray[np.float32]) -> tuple[_FirstCal
 
 def _passes_nothing_below_zero(entered: Tensor, output: Tensor) -> bool:
     """Say whether the output depends on what leaves the first layer where that is above zero, and nowhere else."""
+    # Without parameters in the graph nothing can be said.
     if not output.requires_grad:
         return False
+    # sin of the output: a plain sum could cancel, as the sum of a softmax does. In double precision, so that it does
+    # not vanish.
     gradient = torch.autograd.grad(output.double().sin().sum(), entered, allow_unused=True)[0]
     if gradient is None:
         return False
     below = entered <= 0
+    # A ReLU passes no gradient where its input is below zero.
     return bool(below.any() and (gradient[below] == 0).all() and (gradient[~below] != 0).any())
 
 
@@ -138,5 +145,6 @@ def find_own_neurons(starts: Sequence[Floats]) -> NDArray[np.bool_]:
 
     What moves them in the sum is that client's. Layers are as :meth:`FirstLayer.join` gives them.
     """
+    # A neuron whose weights are all 0 was switched off for this client.
     alive = np.array([start[:, :-1].any(axis=1) for start in starts])
     return np.asarray(alive & (alive.sum(axis=0) == 1))

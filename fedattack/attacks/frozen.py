@@ -41,6 +41,7 @@ def initial_weights(build: Callable[[], "nn.Module"]) -> dict[str, NDArray[Any]]
     """Return the weights with which a model is made, without those that are drawn anew each time."""
     import torch
 
+    # Drawn weights differ between two builds; weights that are loaded, or constant, are the same.
     first, second = build().state_dict(), build().state_dict()
     weights = {}
     for name, tensor in first.items():

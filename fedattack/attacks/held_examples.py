@@ -66,6 +66,7 @@ def held_examples(
     if knowledge.model is None or knowledge.structure():
         return None
     try:
+        # Examples are read off a first layer alone; without one no judge asks for them.
         find_first_layer(knowledge.model)
     except FedAttackError:
         return None
@@ -88,6 +89,7 @@ def join_examples(examples: Iterable[tuple[str, NDArray[Any]]]) -> Mapping[str, 
     for client, x in examples:
         if not len(x):
             continue
+        # The judge compares number by number: an example is one row, whatever its shape.
         parts.append(np.asarray(x, dtype=np.float32).reshape(len(x), -1))
         owners += [client] * len(x)
     return {"x": np.concatenate(parts), "owners": np.array(owners, dtype=np.str_)} if owners else None

@@ -59,6 +59,7 @@ class ModelKnowledge:
     hidden: _Size = 128
     loss: Annotated[str | Asked, AsJson(Text, str)] = "cross-entropy"
     dropout: Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)] = 0.0
+    # hash=False: a mapping has no hash, and ModelKnowledge is a key of caches.
     arguments: Annotated[Mapping[str, Any] | None, AsJson(dict[Text, _Argument]), OPTIONAL] = field(
         default=None, hash=False
     )
@@ -230,6 +231,7 @@ class KnownDefence:
             if isinstance(value, Asked):
                 raise value.refuse()
         spec = self.spec
+        # Code that a folder names is refused before it is imported.
         if spec == BUILT_IN:
             spec = _BUILT_IN_AT
         made: Defend = import_callable(spec, what="defence", known=(BUILT_IN,))(self.settings)
@@ -242,6 +244,7 @@ class KnownDefence:
 
 
 def _fingerprint(x: NDArray[Any], y: NDArray[Any], *others: NDArray[Any]) -> str:
+    # Shape and type first: other arrays may have the same bytes.
     digest = hashlib.sha256(f"{x.shape}{y.dtype}".encode())
     for array in (x, y, *others):
         digest.update(np.ascontiguousarray(array).tobytes())
@@ -351,12 +354,12 @@ class Knowledge:
 
     def asks(self) -> list[Asked]:
         """List what a folder asks for and nobody has trusted."""
-        held: list[object] = [self.property]
+        named: list[object] = [self.property]
         if self.model is not None:
-            held += [self.model.spec, self.model.loss]
+            named += [self.model.spec, self.model.loss]
         if self.defence is not None:
-            held += [self.defence.spec, *self.defence.settings.values()]
-        return [asked for asked in held if isinstance(asked, Asked)]
+            named += [self.defence.spec, *self.defence.settings.values()]
+        return [asked for asked in named if isinstance(asked, Asked)]
 
     def structure(self) -> str:
         """Return what the examples are made of, such as ids and a mask; empty where each is one array."""
@@ -373,6 +376,7 @@ class Knowledge:
         """Whether a piece of knowledge is there; losses come from a model, or from the clients' own app."""
         if need == "losses":
             return self.model is not None or self.answers is not None
+        # Knowledge has a field for each need; "losses" is the one need that two fields meet.
         return getattr(self, need) is not None
 
 
@@ -390,7 +394,7 @@ def class_asked(name: str) -> tuple[int, float] | None:
     tuple of int and float, or None
         The label and the share in 0 … 1; ``None`` if it is another property.
     """
-    found = _HOLDING.fullmatch(name)
-    if found is None or not 1 <= int(found[2]) <= 100:
+    match = _HOLDING.fullmatch(name)
+    if match is None or not 1 <= int(match[2]) <= 100:
         return None
-    return int(found[1]), int(found[2]) / 100
+    return int(match[1]), int(match[2]) / 100

@@ -118,6 +118,7 @@ def _arrays_by_file(knowledge: Knowledge) -> dict[str, dict[str, NDArray[Any]]]:
         files[FROZEN] = dict(knowledge.frozen)
     if knowledge.attributes is not None:
         arrays = {name: split(attribute)[1] for name, attribute in knowledge.attributes.items()}
+        # One file for all attributes: codes.NAME and values.NAME.
         files[ATTRIBUTES] = {f"{kind}.{name}": of[kind] for name, of in arrays.items() for kind in of}
     return files
 
@@ -136,10 +137,12 @@ def read_knowledge(folder: Path, *, trusted: Collection[str] = ()) -> Knowledge:
     """
     check_folder(folder, DataError)
     where = folder / KNOWLEDGE
+    # What the folder names, such as a model's import path, becomes an `Asked` unless it is built in or trusted.
     stated, _ = read_with_files(Knowledge, where, DataError, _HINT)
     model = _trust_model(stated["model"], where, trusted)
     targets = _read_if_there(_read_asked, folder / TARGETS, model)
     auxiliary = _read_if_there(read_targets, folder / AUXILIARY, model)
+    # The limits are of channels, which the model's input shape names first.
     _check_limits(stated.get("limits"), where, model)
     further = {
         "model": model,
@@ -155,6 +158,7 @@ def read_knowledge(folder: Path, *, trusted: Collection[str] = ()) -> Knowledge:
         "answers": _read_if_there(read_answers, folder / ANSWERS, targets),
         "shadow_losses": _read_if_there(read_shadow_losses, folder / SHADOWS, targets),
     }
+    # Fields of the JSON file first, then those that lie in files of their own.
     return Knowledge(**{**stated, **further})
 
 
@@ -208,6 +212,7 @@ def _trust_defence(known: KnownDefence | None, folder: Path, trusted: Collection
         return None
     where = folder / KNOWLEDGE
     spec = str(known.spec)
+    # resolve: a link in the folder must not lead out of the run folder unnoticed.
     run = _run_folder(folder).resolve()
     settings = dict(known.settings)
     if spec == BUILT_IN:
@@ -217,6 +222,7 @@ def _trust_defence(known: KnownDefence | None, folder: Path, trusted: Collection
         if settings.get(key):
             settings[key] = asked_unless(str(settings[key]), known=(), trusted=trusted, what=key, where=str(where))
     for key, relative in known.files.items():
+        # A relative path may hold "..": it is resolved before it is compared.
         path = (folder / relative).resolve()
         if path.is_relative_to(run) or str(path) in trusted:
             settings[key] = str(path)
@@ -266,6 +272,7 @@ def read_attributes(path: Path, auxiliary: Targets | None) -> dict[str, Auxiliar
     attributes = {}
     for name in names:
         parts = {"codes": arrays[f"codes.{name}"], "values": arrays.get(f"values.{name}", np.zeros(0))}
+        # As many codes as there are auxiliary examples, by the axis that both share.
         where, sizes = f"{path}: {short(name, 60)}", {"examples": len(auxiliary or ())}
         attributes[name] = check_arrays(AuxiliaryAttribute, parts, where, DataError, hint, sizes=sizes)
     return attributes
@@ -300,6 +307,7 @@ def _read_labelled(path: Path, model: ModelKnowledge | None, *, incomplete: bool
     if model is not None and model.loss == "cross-entropy":
         _check_classes(path, y, model.classes)
     if not fields(x):
+        # Contiguous float32 is what torch takes without a copy.
         x = np.ascontiguousarray(x, dtype=np.float32)
     return Targets(x, y=_labels(y))
 
@@ -338,6 +346,7 @@ def _check_records(
         raise DataError(f"{path}: x holds {short(wrong, 200)}")
     if not incomplete and not finite(x).all():
         raise DataError(f"{path}: x holds values that are not finite numbers (dtype {short(str(x.dtype), 100)})")
+    # Structured examples have their shapes in the type: x.shape[1:] is ().
     if model is not None and x.shape[1:] != model.input_shape:
         raise DataError(f"{path}: {what} records have shape {x.shape[1:]}, but the model takes {model.input_shape}")
 
@@ -374,11 +383,13 @@ def read_partial(path: Path, model: ModelKnowledge | None = None) -> PartialReco
         raise DataError(f"{path}: expected examples (n, d) with a client for each; got {x.shape} and {clients.shape}")
     _check_columns(path, columns, x.shape[1])
     _check_domain(path, domain, len(columns))
+    # Zeros: what is to be inferred must not stand in the knowledge.
     if x[:, columns].any():
         raise DataError(
             f"{path}: x is not zero in the columns {columns.tolist()}, which are to be inferred; blank them"
         )
     _check_beliefs(path, len(domain), max(x.shape))
+    # Names for people, made of the values where the file has none.
     names = arrays.get("names", np.array([_name_of_value(value) for value in domain]))
     prior = arrays.get("prior")
     if names.shape != (len(domain),) or (prior is not None and prior.shape != (len(domain),)):
@@ -400,6 +411,7 @@ def read_partial(path: Path, model: ModelKnowledge | None = None) -> PartialReco
 
 
 def _check_columns(path: Path, columns: NDArray[Any], inputs: int) -> None:
+    # Python takes negative indices: they are refused before they are used.
     positions = columns.dtype.kind in "iu" and columns.ndim == 1 and len(columns)
     if not positions or columns.min() < 0 or columns.max() >= inputs:
         raise DataError(f"{path}: columns are {columns.tolist()}; expected inputs among 0 … {inputs - 1}")

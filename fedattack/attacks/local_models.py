@@ -50,6 +50,7 @@ class LocalModels:
 
     def __call__(self, round_: Round) -> Iterator[tuple[Observation, Arrays]]:
         """Yield the usable replies of a round with their models."""
+        # Students are trained many at a time; the other protocols rebuild one after the other.
         for group in _batch(self.usable(round_), self.together):
             models = self.rebuild(round_.seq, [known for _, known in group])
             yield from zip([observation for observation, _ in group], models, strict=True)
@@ -101,6 +102,7 @@ def _step_along(record: Record, knowledge: Knowledge, seed: int, device: torch.d
     θ_k = θ_{t−1} − η g_k with the server's own η (Hu et al. 2023, Section 3.4 and Algorithm 1, line 6).
     """
     model = _model_of_parameters(record, knowledge)
+    # FedSGD's replies must be gradients of parameters alone: no step moves a buffer.
     check_gradients(model)
     lr = _server_rate(record)
 
@@ -136,6 +138,7 @@ def _batch(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
 def _server_rate(record: Record) -> float:
     """Return the learning rate with which the server of FedSGD steps."""
     lr = record.facts.get("lr")
+    # Facts are of anybody's making; a bool is an int.
     if isinstance(lr, int | float) and not isinstance(lr, bool) and math.isfinite(lr) and lr > 0:
         return lr
     got = "there is none" if lr is None else f"it is {lr!r}"
@@ -149,6 +152,7 @@ def readable(arrays: Arrays | None) -> Arrays | None:
     """Read a model that the server sent; ``None`` if it cannot be read, as from a damaged neighbour's file."""
     try:
         return None if arrays is None else dict(arrays)
+    # The round's model may be a mean of replies in the file of another round, which is damaged.
     except RecordError:
         return None
 

@@ -43,15 +43,17 @@ def used_rows(
     try:
         if knowledge.model is not None:
             model = knowledge.model.build()
+        # A record alone tells tables by their names, or by the ids in examples.
         tables = tables_of(model, knowledge, record)
     except FedAttackError:
         return None
     if not tables:
         return None
     if model is None:
+        # Without a model nothing tells which of several tables an id is looked up in: the largest is taken.
         tables = tables[:1]
     rows: list[NDArray[np.int64]] = []
-    places: list[NDArray[np.int64]] = []
+    indices: list[NDArray[np.int64]] = []
     owners: list[str] = []
     whole: list[str] = []
     for client, x in examples:
@@ -59,16 +61,16 @@ def used_rows(
         if used is None:
             return None
         whole.append(client)
-        for place, own in enumerate(used):
-            rows.append(own)
-            places.append(np.full(len(own), place))
-            owners += [client] * len(own)
+        for index, ids in enumerate(used):
+            rows.append(ids)
+            indices.append(np.full(len(ids), index))
+            owners += [client] * len(ids)
     if not whole:
         return None
     return {
         "names": np.array([table.name for table in tables], dtype=np.str_),
         "rows": np.concatenate(rows),
-        "tables": np.concatenate(places),
+        "tables": np.concatenate(indices),
         "owners": np.array(owners, dtype=np.str_),
         "whole": np.array(whole, dtype=np.str_),
     }
@@ -87,11 +89,14 @@ def find_ids(model: nn.Module, x: NDArray[Any]) -> tuple[str, int] | None:
     for name, layer in model.named_modules():
         if isinstance(layer, nn.Embedding):
             tables.append(TokenTable("", name, False, np.arange(layer.num_embeddings)))
+    # Token embeddings have most rows; positions and types of tokens have few.
     tables.sort(key=lambda table: -len(table.rows))
+    # Two examples are enough to see which input enters which table.
     seen = _see_ids(model, tables, x[:2])
     for table, ids in zip(tables, seen or (), strict=False):
         for place, leaf in leaves_of(x[:2]).items():
-            if leaf.ndim == 2 and any(np.array_equal(leaf, own) for own in ids):
+            # The very ids of one input, as a whole: not a slice, nor positions that the model counts itself.
+            if leaf.ndim == 2 and any(np.array_equal(leaf, entered) for entered in ids):
                 return place, len(table.rows)
     return None
 
@@ -120,10 +125,10 @@ def trained_sequences(
     for client, x in examples:
         if model is None or not len(x):
             return None
-        found = find_ids(model, x)
-        if found is None:
+        ids_at = find_ids(model, x)
+        if ids_at is None:
             return None
-        ids = leaves_of(x)[found[0]]
+        ids = leaves_of(x)[ids_at[0]]
         masks = _mask_of(x)
         whole.append(client)
         for row in range(len(ids)):
@@ -136,7 +141,8 @@ def trained_sequences(
         return None
     return {
         "tokens": np.concatenate(tokens),
-        "lengths": np.array([len(own) for own in tokens], dtype=np.int64),
+        # Sequences have any lengths: they lie one after the other, and their lengths tell them apart.
+        "lengths": np.array([len(sequence) for sequence in tokens], dtype=np.int64),
         "owners": np.array(owners, dtype=np.str_),
         "whole": np.array(whole, dtype=np.str_),
     }
@@ -145,6 +151,7 @@ def trained_sequences(
 def _list_ids(table: TokenTable, x: NDArray[Any]) -> list[NDArray[np.int64]] | None:
     """Return the ids in examples (rows,), ascending, if there is a place that holds rows of a table; else ``None``."""
     for _, ids in list_ids(x):
+        # An id beyond the table cannot be looked up in it.
         if ids.max() < len(table.rows):
             return [np.unique(_keep_unmasked(ids, _mask_of(x))).astype(np.int64)]
     return None
@@ -161,6 +168,7 @@ def _keep_unmasked(ids: NDArray[Any], mask: NDArray[Any] | None) -> NDArray[Any]
     """Return the ids (m,) that no mask hides."""
     if mask is None or mask.shape != ids.shape:
         return ids.reshape(-1)
+    # Padding has the mask 0, and no token of the client.
     return ids[mask > 0]
 
 
@@ -168,33 +176,37 @@ def _list_used(model: nn.Module, tables: Sequence[TokenTable], x: NDArray[Any]) 
     """Return for each table the rows that examples use, ascending; ``None`` if the model cannot be called."""
     used: list[set[int]] = [set() for _ in tables]
     for first in range(0, len(x), _AT_ONCE):
-        part = x[first : first + _AT_ONCE]
-        seen = _see_ids(model, tables, part)
+        batch = x[first : first + _AT_ONCE]
+        seen = _see_ids(model, tables, batch)
         if seen is None:
             return None
-        mask = _mask_of(part)
-        for place, table in enumerate(tables):
+        mask = _mask_of(batch)
+        for index, table in enumerate(tables):
             if table.by_column:
-                used[place].update(np.flatnonzero((part != 0).any(axis=0)).tolist())
-            for ids in seen[place]:
-                used[place].update(_keep_unmasked(ids, mask).tolist())
-    found = []
+                # A column that is 0 in all examples has no gradient: its row of the table is not used.
+                used[index].update(np.flatnonzero((batch != 0).any(axis=0)).tolist())
+            for ids in seen[index]:
+                used[index].update(_keep_unmasked(ids, mask).tolist())
+    rows = []
     for table, own in zip(tables, used, strict=True):
-        found.append(np.intersect1d(np.array(sorted(own), dtype=np.int64), table.rows))
-    return found
+        # Rows that are padding are none that anybody asks about.
+        rows.append(np.intersect1d(np.array(sorted(own), dtype=np.int64), table.rows))
+    return rows
 
 
 def _see_ids(model: nn.Module, tables: Sequence[TokenTable], x: NDArray[Any]) -> list[list[NDArray[np.int64]]] | None:
     """Put examples through the model, and return the ids that enter each embedding."""
     seen: list[list[NDArray[np.int64]]] = [[] for _ in tables]
     handles = []
-    for place, table in enumerate(tables):
+    for index, table in enumerate(tables):
         if not table.by_column:
 
-            def keep(_: nn.Module, given: tuple[Tensor, ...], named: Mapping[str, Tensor], place: int = place) -> None:
+            def keep(_: nn.Module, given: tuple[Tensor, ...], named: Mapping[str, Tensor], index: int = index) -> None:
+                # Whether ids come by position or by name, the first is meant.
                 (ids, *_others) = (*given, *named.values())
-                seen[place].append(ids.numpy())
+                seen[index].append(ids.numpy())
 
+            # A hook before the call sees the ids as they are looked up.
             handles.append(model.get_submodule(table.module).register_forward_pre_hook(keep, with_kwargs=True))
     try:
         if handles:

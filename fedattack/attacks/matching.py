@@ -57,12 +57,15 @@ def named_for(record: Record, known: ModelKnowledge | None, frozen: Collection[s
         return record
     if frozen and not all(map(str.isdecimal, shapes)):
         return _with_whole_names(record, known, frozen)
+    # Names are numbers where arrays came without names, as from NumPyClient's lists.
     numbers = [str(index) for index in range(len(shapes))]
     if {*shapes} != {*numbers}:
         return record
     sent = [shapes[number] for number in numbers]
+    # Clients send all arrays of the model, or those alone that are trained.
     for left_out in ((), frozen):
         state = _shapes_of_model(known, left_out)
+        # Number and shapes, in order: nothing else tells nameless arrays apart.
         if sent == [*state.values()]:
             return record.rename(dict(zip(numbers, state, strict=True)))
     return record
@@ -92,14 +95,17 @@ def _with_whole_names(record: Record, known: ModelKnowledge, frozen: Collection[
     names = {}
     for name, shape in _shapes_of(record).items():
         meant = [long for long, other in trained.items() if shape == other and _shortens(name, long)]
+        # Several parameters of one shape whose names fit: no choice is safe.
         if len(meant) != 1:
             return record
         names[name] = meant[0]
+    # Two arrays must not get one name.
     return record.rename(names) if len({*names.values()}) == len(names) else record
 
 
 def _shortens(short_name: str, name: str) -> bool:
     parts = iter(name.split("."))
+    # A subsequence: `in` on an iterator goes on after the last part that was found.
     return all(part in parts for part in short_name.split("."))
 
 
@@ -123,6 +129,7 @@ def check_model(model: nn.Module, record: Record) -> None:
         check_parameters(model, _shapes_of(record))
     except ModelError as cause:
         way = ""
+        # All names that are there are the model's; others are lacking.
         if _shapes_of(record).keys() < model.state_dict().keys():
             way = "; or the weights that clients do not send, by --frozen FILE"
         raise ModelError(f"{record.path}: {cause}{way}") from None

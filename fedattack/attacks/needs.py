@@ -64,6 +64,7 @@ class Needs:
         """Say what of a record is too little, as where it is thinned, and what it keeps; empty if nothing is."""
         if self.server not in ("", record.server):
             return f"a server that is {self.server}, and this one is {record.server}"
+        # Sums of clients that were sent different models are no updates of one model.
         if record.view == "aggregate" and record.server != "passive" and "models" not in self.takes:
             return f"sums of clients that were sent one model, and this server is {record.server}"
         for kind in record.keep.kinds:
@@ -73,19 +74,21 @@ class Needs:
 
     def unfit(self, record: Record, knowledge: Knowledge) -> list[str]:
         """Say which examples or updates are of a kind that the attack does not take; nothing if none are."""
-        found = []
+        reasons = []
         if knowledge.structure() and "structures" not in self.takes:
-            found.append(
+            reasons.append(
                 f"it needs examples that are one array of numbers, and this model takes {knowledge.structure()}"
             )
         if knowledge.training is not None:
-            found += self.unread(record, [knowledge.training.optimizer])
-        return found
+            reasons += self.unread(record, [knowledge.training.optimizer])
+        return reasons
 
     def unread(self, record: Record, optimizers: Collection[str]) -> list[str]:
         """Say that gradients cannot be read out of updates, where all clients train by other optimizers than SGD."""
+        # A gradient needs no optimizer on the client: the server makes the step.
         if not self.sgd or not optimizers or record.protocol == "fedsgd":
             return []
+        # One client that trains by SGD is enough for the attack to read something.
         if any(name.startswith("SGD") for name in optimizers):
             return []
         names = short(", ".join(sorted(optimizers)), 80)

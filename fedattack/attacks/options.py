@@ -100,6 +100,7 @@ def interval_reader(known: Collection[str]) -> Callable[[str], str | tuple[float
             low, high = map(float, text.split(","))
         except ValueError:
             raise ConfigError(expected) from None
+        # Written so that NaN fails each comparison.
         if not -math.inf < low < high < math.inf:
             raise ConfigError(expected)
         return low, high

@@ -58,6 +58,7 @@ class AttackRegistry(Mapping[str, "Attack"]):
         for threat in THREATS.values():
             try:
                 loaded |= _load_attacks(threat)
+            # Code of another package runs here: its fault leaves out its own attacks, and no others.
             except Exception as cause:  # another package may fail in any way
                 if threat.built_in:
                     raise
@@ -71,6 +72,7 @@ ATTACKS: Mapping[str, "Attack"] = AttackRegistry()
 
 def _load_attacks(threat: Threat) -> "dict[str, Attack]":
     attacks = {attack.options.name: attack() for attack in threat.load_attacks()}
+    # `fedattack list` shows what is declared, and imports no attack: the two must agree.
     if {*attacks} != {*threat.attacks}:
         raise ValueError(f"its attacks are {', '.join(attacks)}, and it declares {', '.join(threat.attacks)}")
     return attacks
@@ -91,6 +93,7 @@ def declarations() -> dict[str, type[Options]]:
     """
     declared: dict[str, type[Options]] = {}
     for threat in THREATS.values():
+        # Another package's attack must have been imported once, to be known to work.
         declared |= {options.name: options for options in threat.options if threat.built_in or options.name in ATTACKS}
     return dict(sorted(declared.items()))
 

@@ -44,6 +44,7 @@ def check_steps(attack: str, knowledge: "Knowledge", examples: int, most: int = 
         If that takes more than ``most`` steps in a round.
     """
     trainings = {"training": knowledge.training}
+    # A defence that trains, such as DP-SGD, states steps of its own.
     if knowledge.defence is not None and "training" in knowledge.defence.settings:
         trainings["defence"] = LocalSGD(**knowledge.defence.settings["training"])
     for what, training in trainings.items():
@@ -75,6 +76,7 @@ def choose_rounds(spec: str, rounds: Sequence[int]) -> list[int]:
         if not number.strip().isdecimal():
             raise ConfigError(f"expected one of {', '.join(UPDATES)}, or rounds such as 1,2,10")
         asked.add(int(number))
+    # In the order of the record, whatever order the text has.
     return [number for number in rounds if number in asked]
 
 
@@ -84,6 +86,7 @@ def replies_of(record: "Record", knowledge: "Knowledge", client: str) -> Iterato
         for observation in round_.observations:
             if replied(observation) and knowledge.client_of(observation.node) == client:
                 yield round_.number, observation
+                # A client with several nodes in one round has replied once.
                 break
 
 
@@ -109,10 +112,12 @@ def spread_replies(record: "Record", most: int) -> dict[int, set[str]]:
         for reply in filter(replied, round_.observations):
             by_node.setdefault(reply.node, []).append(round_.seq)
     for node, rounds in by_node.items():
+        # From the first to the last reply, evenly: one place for each number.
         count = min(most, len(rounds))
         for number in range(count):
-            place = number * (len(rounds) - 1) // max(count - 1, 1)
-            chosen.setdefault(rounds[place], set()).add(node)
+            # The first and the last of the client's rounds are among them.
+            index = number * (len(rounds) - 1) // max(count - 1, 1)
+            chosen.setdefault(rounds[index], set()).add(node)
     return chosen
 
 
@@ -134,6 +139,7 @@ def list_updates(
 
     Each is whose replies are in it, what was sent, what came back, and how a note begins that leaves it out.
     """
+    # A round's sum is the one update of it, of all that took part.
     if round_.aggregate is not None:
         replies = [reply for reply in round_.observations if reply.status == "ok"]
         yield replies, round_.common, round_.aggregate, f"round {round_.number} left out"

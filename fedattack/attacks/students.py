@@ -45,6 +45,7 @@ class Students:
     def __call__(self, seq: int, sent: Sequence[Arrays]) -> list[Arrays]:
         """Return the students, as state dicts of arrays, of teachers of the round at ``seq`` that sent predictions."""
         known = self.model
+        # All students begin at the same weights, as the papers' server has one model to copy.
         student = build_model(
             trust_given(known.spec),
             input_shape=known.input_shape,
@@ -53,6 +54,7 @@ class Students:
             seed=self.seed,
         )
         start = {name: value.numpy().copy() for name, value in student.state_dict().items()}
+        # A seed of its own for each round, so that rounds can be done in any order, in any process.
         order = int(np.random.SeedSequence((self.seed, seq)).generate_state(1)[0])
         outputs = np.stack([predictions for of_teacher in sent for predictions in of_teacher.values()])
         return [*distil_students(student, start, self.public, outputs, self.how, seed=order, device=self.device)]
@@ -87,6 +89,7 @@ def _usable(round_: Round, *, shape: tuple[int, int], notes: list[str]) -> Itera
         where = f"round {round_.number}, client {observation.node} left out"
         arrays = list((observation.arrays or {}).values())
         shapes = [array.shape for array in arrays]
+        # One array alone: predictions have no names that tell which of several they are.
         if shapes != [shape] or not np.issubdtype(arrays[0].dtype, np.number):
             notes.append(
                 f"{where}: expected predictions of shape {shape}, one row a public record and one column a class, got "

@@ -62,6 +62,7 @@ def tables_of(model: nn.Module | None, knowledge: Knowledge, record: Record | No
     """
     if model is not None:
         shapes = [(name, tuple(parameter.shape)) for name, parameter in model.named_parameters()]
+        # By modules where there is a model; else by the ids that the attacker's examples hold.
         return find_tables(model, knowledge) or find_tables_by_ids(shapes, knowledge)
     if record is None:
         return []
@@ -78,20 +79,23 @@ def find_tables_by_ids(shapes: Sequence[tuple[str, tuple[int, ...]]], knowledge:
     if knowledge.targets is None:
         return []
     most = [int(ids.max()) for _, ids in list_ids(knowledge.targets.x)]
-    found = []
+    tables = []
     for name, shape in shapes:
         if len(shape) != 2 or shape[0] < FEWEST or name in (knowledge.frozen or {}):
             continue
         rows = shape[0]
+        # An id in the upper half of the rows: a table of that size is likely the one that these ids are of.
         if any(rows / 2 <= id_ < rows for id_ in most):
-            found.append(TokenTable(name, name.rpartition(".")[0], False, np.arange(rows), by_ids=True))
-    if len(found) > 1:
+            tables.append(TokenTable(name, name.rpartition(".")[0], False, np.arange(rows), by_ids=True))
+    # Several tables fit: which of them is meant cannot be told.
+    if len(tables) > 1:
         return []
-    return found
+    return tables
 
 
 def list_ids(x: NDArray[Any]) -> Iterator[tuple[str, NDArray[Any]]]:
     """Yield the places of examples that hold whole numbers from 0 on and are neither masks nor labels, with these."""
+    # `input_ids` first, as libraries of language models call their tokens.
     for name in sorted(fields(x), key=lambda name: name != "input_ids"):
         ids = np.asarray(x[name])
         is_other = name.split(SEPARATOR)[-1] in (MASK, *LABELS) or name.startswith(_MET)
@@ -101,13 +105,14 @@ def list_ids(x: NDArray[Any]) -> Iterator[tuple[str, NDArray[Any]]]:
 
 def find_named_tables(parameters: Sequence[Parameter]) -> list[TokenTable]:
     """Find the tables among named arrays: matrices whose layer is called an embedding."""
-    found = []
+    tables = []
     for parameter in parameters:
         module, _, last = parameter.name.rpartition(".")
+        # PyTorch and its libraries name the array of an embedding `weight`.
         is_named = _EMBEDDING in module.lower() and last == "weight"
         if is_named and len(parameter.shape) == 2 and parameter.shape[0] >= FEWEST:
-            found.append(TokenTable(parameter.name, module, False, np.arange(parameter.shape[0])))
-    return sorted(found, key=lambda table: -len(table.rows))
+            tables.append(TokenTable(parameter.name, module, False, np.arange(parameter.shape[0])))
+    return sorted(tables, key=lambda table: -len(table.rows))
 
 
 def find_tables(model: nn.Module, knowledge: Knowledge) -> list[TokenTable]:
@@ -116,17 +121,19 @@ def find_tables(model: nn.Module, knowledge: Knowledge) -> list[TokenTable]:
     An embedding's row for padding is not asked about, since it never moves, and neither is a table that is frozen. A
     first linear layer is a table in those inputs that are 0 or 1 in all examples of the attacker's.
     """
-    found: list[TokenTable] = []
+    tables: list[TokenTable] = []
     seen: set[int] = set()
     for name, layer in model.named_modules():
+        # Tied weights, as of an embedding and an output layer, are one table.
         if isinstance(layer, nn.Embedding | nn.EmbeddingBag) and id(layer.weight) not in seen:
             seen.add(id(layer.weight))
             rows = np.arange(layer.num_embeddings)
             if layer.padding_idx is not None:
+                # No gradient reaches the row of the padding.
                 rows = np.delete(rows, layer.padding_idx)
-            found.append(TokenTable(_name_of(name), name, False, rows))
-    found += _find_one_hot(model, knowledge)
-    asked = [table for table in found if len(table.rows) >= FEWEST and table.name not in (knowledge.frozen or {})]
+            tables.append(TokenTable(_name_of(name), name, False, rows))
+    tables += _find_one_hot(model, knowledge)
+    asked = [table for table in tables if len(table.rows) >= FEWEST and table.name not in (knowledge.frozen or {})]
     return sorted(asked, key=lambda table: -len(table.rows))
 
 
@@ -137,6 +144,7 @@ def _find_one_hot(model: nn.Module, knowledge: Knowledge) -> Iterator[TokenTable
         return
     for name, layer in model.named_modules():
         if isinstance(layer, nn.Linear):
+            # The input itself, and not what layers before made of it.
             if layer.in_features == math.prod(knowledge.model.input_shape):
                 yield TokenTable(_name_of(name), name, True, binary)
             return
@@ -151,6 +159,7 @@ def _find_binary_inputs(knowledge: Knowledge) -> Rows:
     if not known or any(fields(x) or x.ndim != 2 for x in known):
         return np.zeros(0, dtype=np.int64)
     x = np.concatenate(known)
+    # A column of ones alone is a constant, and no choice of a category.
     is_binary = ((x == 0) | (x == 1)).all(axis=0) & (x == 0).any(axis=0)
     if (is_binary & (x == 1).any(axis=0)).sum() < FEWEST:
         return np.zeros(0, dtype=np.int64)

@@ -84,6 +84,7 @@ class Threat(ABC):
         try:
             yield
         except Exception as cause:
+            # A fault of this package's own is to be seen with its traceback.
             if self.built_in:
                 raise
             raise ConfigError(f"{self.package} cannot {task}: {short(str(cause), 200)}") from None

@@ -32,9 +32,11 @@ def better_than(advantages: Floats, rng: np.random.Generator, *, draws: int = DR
     Advantages (n,) are the credit of the answer minus that of the other answer. With credits of 0 and 1 this is
     McNemar's exact test, by drawing.
     """
+    # A tie is the same after a swap, so that it takes no part.
     differing = advantages[advantages != 0]
 
     def draw(rng: np.random.Generator, count: int) -> Floats:
+        # 1 where the two answers of a question change places.
         signs = rng.integers(0, 2, size=(count, len(differing)), dtype=np.int8)
         return np.asarray((2 * signs - 1) @ differing)
 
@@ -43,6 +45,7 @@ def better_than(advantages: Floats, rng: np.random.Generator, *, draws: int = DR
         draw,
         rng,
         "answers swapped with the best baseline's",
+        # 2.0**1024 is no float any more; so many arrangements count as infinite in any case.
         arrangements=2.0 ** min(len(advantages), 1_000),
         draws=draws,
         at_once=_at_once(len(differing)),
@@ -92,10 +95,12 @@ def exchange_answers(
     """
     truth = questions.truth
     _, cells = np.unique(np.stack([questions.runs, known]), axis=1, return_inverse=True)
+    # One number for each pair of client and cell: values are exchanged within these alone.
     within = questions.clients * (int(cells.max()) + 1) + cells
     _, first = np.unique(questions.clients, return_index=True)
     runs = questions.runs[first]
     between = _between(answers, questions, cells, weights)
+    # The diagonal holds each client's own values, as they are without an exchange.
     own = float(np.trace(between))
     rows = np.arange(len(runs))
 
@@ -103,6 +108,7 @@ def exchange_answers(
         exchanged = truth[exchange_within(within, rng, count)]
         credit = np.where(exchanged == answers, weights[exchanged], 0.0).sum(axis=1)
         others = exchange_within(runs, rng, count)
+        # Both exchanges in one draw: what clients gain within themselves, and what they gain by other clients.
         return np.asarray(credit - own + between[rows, others].sum(axis=1))
 
     return significance_of(
@@ -124,14 +130,16 @@ def _between(answers: Rows, questions: ValueQuestions, cells: Rows, weights: Flo
     """
     clients = questions.clients
     shape = (int(clients.max()) + 1, int(cells.max()) + 1, len(weights))
-    named, held = np.zeros(shape), np.zeros(shape)
+    named, true = np.zeros(shape), np.zeros(shape)
     np.add.at(named, (clients, cells, answers), 1.0)
-    np.add.at(held, (clients, cells, questions.truth), 1.0)
-    size = held.sum(axis=2, keepdims=True)
+    np.add.at(true, (clients, cells, questions.truth), 1.0)
+    size = true.sum(axis=2, keepdims=True)
     of_cell = size.sum(axis=0)
+    # What remains is by how much a value is named more often than for the mean client of its cell.
     named -= size * named.sum(axis=0) / of_cell
     # A client without questions in a cell has there what clients have in the mean.
-    shares = np.where(size > 0, held / np.maximum(size, 1), held.sum(axis=0) / of_cell)
+    shares = np.where(size > 0, true / np.maximum(size, 1), true.sum(axis=0) / of_cell)
+    # Values and cells are summed over in one product: row i holds the answers about i, column j the values of j.
     return np.asarray((named * weights).reshape(len(named), -1) @ shares.reshape(len(shares), -1).T)
 
 
@@ -152,6 +160,7 @@ def arrangements_of(questions: ValueQuestions) -> float:
 
 
 def _at_once(n: int) -> int:
+    # At least one draw, however many answers there are.
     return max(1, _ENTRIES // max(1, n))
 
 
@@ -161,4 +170,5 @@ def _arrangements(questions: ValueQuestions, runs: Rows) -> float:
     np.add.at(values, (questions.clients, questions.truth), 1.0)
     # Clients of one run with the same values are not told apart, whichever comes first.
     _, alike = np.unique(values, axis=0, return_inverse=True)
+    # Values of a client change places within it, and whole clients within their run.
     return arrangements_within(questions.clients, questions.truth) * arrangements_within(runs, alike)

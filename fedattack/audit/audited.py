@@ -52,6 +52,7 @@ def audited_of(study: Mapping[str, Any], evidence: Sequence[Run], setting: Mappi
 
 def _file_or_name(dataset: str) -> str:
     """Return a dataset's name; of a file its own name, without the folder."""
+    # The name may be a path of another machine, with either kind of slash.
     return dataset.replace("\\", "/").rsplit("/", 1)[-1]
 
 
@@ -95,6 +96,7 @@ def _clients(setting: Mapping[str, Any]) -> str:
     if not count:
         return UNKNOWN
     if 0 < share < 1:
+        # A fraction of 1 needs no words, and 0 stands for what nobody stated.
         return f"{count:,.0f}, {100 * share:.3g}% of them a round"
     return f"{count:,.0f}"
 
@@ -123,21 +125,24 @@ def _runs(evidence: Sequence[Run]) -> str:
 
 def _view(record: Record) -> str:
     if record.view == "aggregate":
+        # Absent where somebody else's record says nothing of how the sums were made.
         by = (record.manifest["aggregation"] or {}).get("by")
         return _SUMS.get(str(by), "sums alone")
     return "each client's reply"
 
 
 def _defence(study: Mapping[str, Any], setting: Mapping[str, Any]) -> str:
+    # Without settings nobody said that there was no defence.
     if "settings" not in study:
         return UNKNOWN
-    found = []
+    defences = []
     name = setting.get("defence", "none")
     if name != "none":
-        found.append(f"{short(str(name), 60)}, strength {_number(setting.get('defence-strength')):g}")
+        defences.append(f"{short(str(name), 60)}, strength {_number(setting.get('defence-strength')):g}")
+    # A stated budget decides the noise: only one of the two is said.
     epsilon, noise = _number(setting.get("dp-epsilon")), _number(setting.get("dp-noise"))
     if epsilon:
-        found.append(f"DP-SGD up to ε = {epsilon:g}")
+        defences.append(f"DP-SGD up to ε = {epsilon:g}")
     elif noise:
-        found.append(f"DP-SGD, noise multiplier {noise:g}")
-    return "; ".join(found) or "none"
+        defences.append(f"DP-SGD, noise multiplier {noise:g}")
+    return "; ".join(defences) or "none"

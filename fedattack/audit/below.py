@@ -39,6 +39,7 @@ def mark_below_guessing(findings: Sequence[Finding]) -> list[Finding]:
         by_attack.setdefault(findings[index].attack, f"{findings[index].label}: {words}")
     final = []
     for index, finding in enumerate(findings):
+        # The headline cannot be told either where another number of its attack is below guessing.
         words = below.get(index, "")
         if finding.headline and not words:
             words = by_attack.get(finding.attack, "")
@@ -57,6 +58,7 @@ def _find_below(findings: Sequence[Finding]) -> dict[int, str]:
         is_possible = finding.p_least is not None and finding.p_least <= BELOW_ERROR
         if finding.p_below is not None and is_possible and finding.units in (PROPORTION, AUC):
             ps[index] = finding.p_below
+    # Holm's correction with equal weights: here no finding is more important than another.
     adjusted = adjust([*ps.values()], [1.0] * len(ps))
     below = {}
     for index, p in zip(ps, adjusted, strict=True):
@@ -69,5 +71,6 @@ def _find_below(findings: Sequence[Finding]) -> dict[int, str]:
 
 def _is_far_below(finding: Finding) -> bool:
     """Whether the interval about these very runs lies below chance: a test may be of another number than the value."""
+    # The interval over runs is wider by how runs differ, which says nothing of misread scores.
     high = finding.high if finding.here_high is None else finding.here_high
     return high is not None and finding.chance is not None and high < finding.chance

@@ -42,6 +42,8 @@ class Fits:
     @property
     def own(self) -> Floats:
         """(clients of all runs,): beside the client's own truth."""
+        # A table has a row for the holder whose scores are read, and a column for each client that may be exchanged
+        # with it.
         return np.concatenate(list(map(np.diagonal, self.tables)))
 
     @property
@@ -69,6 +71,7 @@ class Fits:
 
     def test(self, rng: np.random.Generator, draws: int = DRAWS) -> Significance:
         """Say how likely so good a fit is by accident."""
+        # The run of each client, as cells: only clients of one run change places.
         runs = np.repeat(np.arange(len(self.tables)), self.sizes)
         ways = arrangements_within(runs, np.concatenate(list(map(self._kinds, self.tables))))
         how = "the clients of each run exchanged"
@@ -80,8 +83,10 @@ class Fits:
 
         Where nothing of any client was read, that is how the attack did, and not how alike the clients are.
         """
+        # Nothing was read of anybody: no two clients are taken for alike, so that this is no reason to say "too few".
         if not table.any():
             return np.arange(len(table))
+        # Equal columns, but for rounding, are met by every row with the same fit.
         return np.unique(table.round(12), axis=1, return_inverse=True)[1].reshape(-1).astype(np.int64)
 
 
@@ -120,7 +125,7 @@ class ClientsCase(Case):
     @cached_property
     def places(self) -> dict[str, int]:
         """The place of each client among those that are asked about."""
-        return {client: place for place, client in enumerate(self.asked)}
+        return {client: index for index, client in enumerate(self.asked)}
 
     @property
     def asked(self) -> list[str]:
@@ -170,6 +175,7 @@ class ClientsJudge(Judge[K]):
         if not self.asked:
             return None
         fits = self.fit_clients(metric)
+        # The null's draws are those of another stream than the test's, so that more of one does not change the other.
         null = fits.draw(self.rng(SHUFFLING), self.shuffles)
         rate = fits.rate
         return rate.measured(
@@ -193,10 +199,13 @@ def reach_of_clients(kinds: Sequence[NDArray[np.int64]], needed: float, words: s
     if not sum(sizes):
         return None
     runs = np.repeat(np.arange(len(kinds)), sizes)
+    # Of the run that differs most: clients that are alike to the attack cannot be told apart by it.
     different = max(len(np.unique(of_run)) for of_run in kinds)
+    # n clients of one run have n! orders, of which one is the observed one.
     enough = smallest(lambda clients: math.factorial(clients) * needed >= 1, 2)
     least = least_p(arrangements_within(runs, np.concatenate(kinds)))
     reach = Reach(least, f"{different} clients {words}", f"{enough} of them")
     if enough > max(sizes):
+        # More clients are needed than any run has: the setting is named that asks for these.
         return replace(reach, setting=f"clients={enough}")
     return reach

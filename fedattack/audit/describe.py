@@ -60,12 +60,14 @@ def setting_of(study: Mapping[str, Any], evidence: Sequence[Run]) -> dict[str, A
     """Return what was run: the preset's settings, or what the record tells of itself."""
     record = evidence[0].record
     setting: dict[str, Any] = {}
+    # Facts may hold lists and objects of any making; settings are plain values alone.
     for name, fact in record.facts.items():
         if name != RUN and isinstance(fact, str | int | float | bool):
             setting[name] = fact
     if "preset" in study:
         setting["preset"] = study["preset"]
     for name, value in study.get("settings", {}).items():
+        # An empty setting stands for its default.
         if value != "":
             setting[name] = value
     setting.setdefault("clients", len(_list_nodes(record)))
@@ -85,6 +87,7 @@ def _list_nodes(record: Record) -> set[str]:
 def provenance_of(study: Mapping[str, Any], evidence: Sequence[Run], setting: Mapping[str, Any]) -> dict[str, Any]:
     """Return where the numbers come from: versions, seeds, hashes of setting, records and data, commands."""
     first, last = evidence[0].record, evidence[-1].record
+    # Sorted keys: the same settings give the same hash, whatever order the preset has.
     config = json.dumps(setting, sort_keys=True).encode()
     provenance: dict[str, Any] = {
         "fedattack": __version__,
@@ -115,6 +118,7 @@ def provenance_of(study: Mapping[str, Any], evidence: Sequence[Run], setting: Ma
 def _fingerprint(record: Record) -> str:
     """Hash the index, which holds the hash of every round."""
     digest = hashlib.sha256()
+    # xxh3 of each round's file stands in the index; SHA-256 over all of these changes with any of them.
     for round_ in record:
         digest.update(round_.file.xxh3.encode())
     return digest.hexdigest()
@@ -125,10 +129,12 @@ def threat_model_of(evidence: Sequence[Run]) -> dict[str, Any]:
     record, knowledge = evidence[0].record, evidence[0].knowledge
     sees, hidden = _VIEWS[record.view]
     knows: list[str] = []
+    # Attacks are the same for all seeds, so that the first one stands for all.
     for attack in evidence[0].scores:
         knows += ATTACKS[attack].knows
     knows = _once(knows)
     if knowledge.answers is not None and KNOWS_MODEL in knows:
+        # The server runs the clients' own app instead of a model of its own.
         knows[knows.index(KNOWS_MODEL)] = _ITS_APP
     if knowledge.prior == "examples":
         knows.append("that a client with more examples is a likelier source, from the counts sent in plaintext")
@@ -175,11 +181,13 @@ def observed_of(evidence: Sequence[Run]) -> dict[str, Any]:
     """Count what the server observed in rounds, and name what came in plaintext in any reply."""
     rounds = 0
     status: Counter[str] = Counter()
+    # A dict without values keeps the order in which names were first seen, as a set does not.
     plaintext: dict[str, None] = {}
     beside: Counter[str] = Counter()
     for seed in evidence:
         rounds += len(seed.record)
         for round_ in seed.record:
+            # Rounds hold what trainings brought; evaluations and queries come below.
             for observation in round_.observations:
                 status[observation.status] += 1
                 if observation.num_examples is not None:
@@ -189,6 +197,7 @@ def observed_of(evidence: Sequence[Run]) -> dict[str, Any]:
             if others.way == "reply":
                 plaintext |= dict.fromkeys(others.metrics)
                 beside[others.type] += len(others.nodes)
+        # What is named in the record, without its content.
         for entry in seed.record.unrecorded:
             if entry["way"] == "reply":
                 names = [array["name"] for array in entry["arrays"]]
@@ -207,6 +216,7 @@ def observed_of(evidence: Sequence[Run]) -> dict[str, Any]:
 
 def notes_of(evidence: Sequence[Run]) -> list[str]:
     """List what a reader of the report must know: of sums, data, attacks, records, and nodes that were mixed up."""
+    # The same for all seeds, so that they are said once; notes on single seeds follow with their label.
     notes = _once(_notes_of_aggregation(evidence[0].record) + _notes_of_truths(evidence) + _notes_of_attacks(evidence))
     remarks: list[str] = []
     for seed in evidence:
@@ -313,13 +323,15 @@ def _label_notes(seed: Run, notes: Iterable[str]) -> list[str]:
 
 def _are_exchanged(record: Record, truth: Truth) -> bool:
     """Say whether the example counts that nodes sent fit the truth's, but in another order."""
-    held = dict(zip(truth.clients, truth.counts.sum(axis=1).tolist(), strict=True))
+    examples = dict(zip(truth.clients, truth.counts.sum(axis=1).tolist(), strict=True))
     expected, sent = [], []
+    # The first round alone: a node keeps its examples from round to round.
     for round_ in record.rounds[:1]:
         for observation in round_.observations:
             if observation.node in truth.nodes:
-                expected.append(held.get(truth.nodes[observation.node]))
+                expected.append(examples.get(truth.nodes[observation.node]))
                 sent.append(observation.num_examples)
+    # The same counts, at other nodes: the truth's node files were mixed up, or clients renamed.
     return expected != sent and Counter(expected) == Counter(sent)
 
 
@@ -345,6 +357,7 @@ def _ends(guarantees: Sequence[Privacy], name: str) -> dict[str, float | None]:
         values += getattr(guarantee, name)
     ends: dict[str, float | None] = {"low": min(values), "high": max(values)}
     for end, value in ends.items():
+        # JSON has no infinity.
         if value == math.inf:
             ends[end] = None
     return ends
@@ -371,6 +384,7 @@ def curves_of(evidence: Sequence[Run], quality: Sequence[Quality], trained: Sequ
             f"local models: {measure} on own training examples minus {measure} on the test split",
         ),
     ):
+        # Seeds may have stopped early; curves hold the rounds that all have.
         rounds = min(map(attrgetter(rounds_name), quality), key=len)
         values = list(map(attrgetter(name), quality))
         if rounds and (name == "accuracy" or _has_values(values)):

@@ -27,6 +27,7 @@ Statistic = Callable[[Flags], Floats]
 """Takes who is a member, (draws, n) in the order of the scores, to one number a draw, larger for a worse leak."""
 
 # Flags that are in memory at once.
+# 10 MB, as a flag takes one byte.
 _AT_ONCE = 10_000_000
 
 # Targets with the largest scores that a rate looks at first; there are more if these do not do.
@@ -52,7 +53,10 @@ class Held:
     def asked(self, owners: Rows) -> tuple[Floats, Floats]:
         """Return the scores with the owners (draws, n), and with the clients after them; the lowest for NaN."""
         rows = np.arange(len(self.scores))
+        # Last among all: what was not scored is never accused.
         scores = np.where(np.isnan(self.scores), -np.inf, self.scores)
+        # Of n clients each target is a non-member for one alone, the next one, so that members and non-members are as
+        # many.
         return scores[rows, owners], scores[rows, (owners + 1) % scores.shape[1]]
 
 
@@ -73,6 +77,7 @@ class Exchanges:
         self, members: Floats, others: Floats, cells_of_members: Rows, cells_of_others: Rows, seed: tuple[int, ...]
     ) -> None:
         scores = np.concatenate([members, others])
+        # Largest first, so that a threshold is a number of targets from the top. Stable, so that ties have one order.
         self._order = np.argsort(-scores, kind="stable")
         self._scores = scores[self._order]
         self._members = np.repeat([True, False], [len(members), len(others)])[self._order]
@@ -88,6 +93,7 @@ class Exchanges:
     def significance(self, statistic: Statistic, how: str) -> Significance:
         """Hold a statistic against what exchanges give."""
         observed = float(statistic(self._members[None])[0])
+        # A draw holds a flag for each score.
         at_once = max(1, min(1_000, _AT_ONCE // len(self._scores)))
         draw = self._draws_of(statistic)
         return significance_of(observed, draw, self._rng, how, arrangements=self._arrangements, at_once=at_once)
@@ -97,6 +103,7 @@ class Exchanges:
 
         def statistic(flags: Flags) -> Floats:
             above = self._above_threshold(flags, fpr)
+            # Only the top of the order is needed: what lies below every draw's threshold is no hit.
             hits = (flags[:, : above.max()] & _before(above)).sum(axis=1)
             return np.asarray(hits / self._sizes[0])
 
@@ -105,15 +112,18 @@ class Exchanges:
     def area(self, flags: Flags) -> Floats:
         """Return :func:`fedattack.audit.roc.area_value` of each draw."""
         members, others = self._sizes
+        # Mann and Whitney: the ranks' sum of the members, less the least that it can be, over the number of pairs.
         least = members * (members + 1) / 2
         return np.asarray((flags @ rankdata(self._scores) - least) / (members * others))
 
     def best_balanced_accuracy(self, flags: Flags) -> Floats:
         """Return the balanced accuracy at the best of all thresholds, which pays for the choice of it."""
         members, others = self._sizes
+        # A threshold lies after the last of equal scores alone, since these cannot be told apart.
         last = np.append(self._scores[1:] < self._scores[:-1], True)
         found = np.cumsum(flags, axis=1, dtype=np.int32)[:, last]
         accused = np.flatnonzero(last) + 1 - found
+        # (TPR + 1 − FPR) / 2.
         return np.asarray(0.5 + (found / members - accused / others).max(axis=1) / 2)
 
     def most_exposed(self, clients: Rows, fpr: float) -> Statistic:
@@ -125,6 +135,7 @@ class Exchanges:
         # A dense one would have targets × clients entries.
         ones, rows = np.ones(len(clients)), np.arange(len(clients))
         one_hot = sparse.csr_array((ones, (rows, clients[self._order])))
+        # As many columns as clients; sparse, since a target belongs to one client.
         sizes, members = one_hot.sum(axis=0), self._members @ one_hot
 
         def statistic(flags: Flags) -> Floats:
@@ -138,20 +149,25 @@ class Exchanges:
 
     def _above_threshold(self, flags: Flags, fpr: float) -> Rows:
         """(draws,): how many targets are above the threshold that the non-members of each draw set."""
+        # So many non-members may be above the threshold.
         allowed = int(fpr * self._sizes[1])
         width = _FIRST
+        # Doubled until each draw has passed the allowed number of non-members within the width.
         while width < flags.shape[1] and (np.count_nonzero(~flags[:, :width], axis=1) <= allowed).any():
             width *= 2
         accused = np.cumsum(~flags[:, :width], axis=1, dtype=np.int32)
+        # argmax finds the first non-member that is too many; all that is strictly above its score counts.
         return np.asarray(self._above[(accused > allowed).argmax(axis=1)])
 
     def _draws_of(self, statistic: Statistic) -> Draw:
+        # Numbers the calls, each of which asks for the next exchanges.
         turn = counted()
 
         def draw(_: np.random.Generator, count: int) -> Floats:
             # All statistics share the exchanges, and with them the random numbers, whoever asks for further ones.
             index = next(turn)
             if index == len(self._drawn):
+                # Packed, eight flags a byte, since they are kept for the statistics to come.
                 self._drawn.append(np.packbits(_exchange(self._members, self._alike, self._rng, count), axis=1))
             flags = np.unpackbits(self._drawn[index], axis=1, count=len(self._scores))
             return statistic(flags.view(np.bool_))
@@ -165,8 +181,10 @@ def standardise(hits: Floats, above: Floats, marked: Floats, sizes: Floats) -> F
     All are (…,): how many of the marked are above a threshold, and how many of all; how many are marked, and how many
     there are.
     """
+    # Mean and variance of a hypergeometric distribution: `above` draws of `sizes`, of which `marked` count.
     expected = above * marked / np.maximum(sizes, 1)
     variance = expected * (1 - marked / np.maximum(sizes, 1)) * (sizes - above) / np.maximum(sizes - 1, 1)
+    # The bound of 1e-12 is never the result: it keeps NumPy's unused branch from dividing by 0.
     return np.asarray(np.where(variance > 0, (hits - expected) / np.sqrt(np.maximum(variance, 1e-12)), 0.0))
 
 
@@ -178,12 +196,14 @@ def significance_above(
     The threshold must come from other targets. In each cell the number is then hypergeometric.
     """
     _, inside = np.unique(cells, return_inverse=True)
+    # Of each cell: how many are marked, how many are not, and how many scores are above.
     chosen = np.bincount(inside, marked).astype(np.int64)
     left = np.bincount(inside) - chosen
     above = np.bincount(inside, scores > threshold).astype(np.int64)
 
     def draw(rng: np.random.Generator, count: int) -> Floats:
         return np.asarray(
+            # Cells are independent: a hypergeometric number of marked ones above, for each cell.
             rng.hypergeometric(chosen, left, above, size=(count, len(chosen))).sum(axis=1, dtype=np.float64)
         )
 
@@ -199,11 +219,13 @@ def significance_of_owners(runs: Sequence[Held], fpr: float, rng: np.random.Gene
     """
     alike = [_of_equal_size(run.labels) for run in runs]
     asked = [run.asked(run.owners[None]) for run in runs]
+    # −∞ stands for a client that was not scored for the target: it is no non-member.
     allowed = int(fpr * sum(int((others > -np.inf).sum()) for _, others in asked))
 
     def rate(members: Floats, others: Floats) -> Floats:
-        place = others.shape[1] - 1 - allowed
-        threshold = np.partition(others, place, axis=1)[:, place]
+        position = others.shape[1] - 1 - allowed
+        # The score of the non-member that is just too many: partition finds it without sorting.
+        threshold = np.partition(others, position, axis=1)[:, position]
         return np.asarray((members > threshold[:, None]).mean(axis=1))
 
     def draw(rng: np.random.Generator, count: int) -> Floats:
@@ -214,6 +236,7 @@ def significance_of_owners(runs: Sequence[Held], fpr: float, rng: np.random.Gene
     members, others = zip(*asked, strict=True)
     observed = float(rate(np.concatenate(members, axis=1), np.concatenate(others, axis=1))[0])
     targets = sum(len(run.owners) for run in runs)
+    # Eight bytes a score.
     at_once = max(1, min(1_000, _AT_ONCE // (8 * targets)))
     arrangements = prod(arrangements_within(run.labels, run.owners) for run in runs)
     return significance_of(observed, draw, rng, how, arrangements=arrangements, at_once=at_once)
@@ -222,20 +245,22 @@ def significance_of_owners(runs: Sequence[Held], fpr: float, rng: np.random.Gene
 def _exchange(values: NDArray[T], alike: Sequence[Rows], rng: np.random.Generator, count: int) -> NDArray[T]:
     """(count, n): the values, exchanged within the cells of :func:`_of_equal_size`."""
     exchanged = np.empty((count, len(values)), dtype=values.dtype)
-    for places in alike:
-        as_they_are = np.broadcast_to(values[places], (count, *places.shape))
-        exchanged[:, places] = rng.permuted(as_they_are, axis=2)
+    for rows in alike:
+        as_they_are = np.broadcast_to(values[rows], (count, *rows.shape))
+        # `permuted` shuffles each cell by itself; `shuffle` would move whole cells.
+        exchanged[:, rows] = rng.permuted(as_they_are, axis=2)
     return exchanged
 
 
 def _of_equal_size(cells: Rows) -> list[Rows]:
-    """Put cells of the same size together: for each size the places of their targets, (cells, size)."""
+    """Put cells of the same size together: for each size the positions of their targets, (cells, size)."""
     by_cell = np.argsort(cells, kind="stable")
     _, starts, sizes = np.unique(cells[by_cell], return_index=True, return_counts=True)
     together = []
     for size in np.unique(sizes):
-        places = starts[sizes == size][:, None] + np.arange(size)
-        together.append(by_cell[places])
+        # A row of consecutive positions in the order by cell, for each cell of this size.
+        positions = starts[sizes == size][:, None] + np.arange(size)
+        together.append(by_cell[positions])
     return together
 
 

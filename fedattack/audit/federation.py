@@ -19,7 +19,7 @@ _MOST = 0.75
 
 
 def dealt_anew(evidence: Sequence[Run | Prepared]) -> list[int]:
-    """Return the places of the runs whose clients hold something else than in all runs before them.
+    """Return the indices of the runs whose clients hold something else than in all runs before them.
 
     Runs that have something in common, but no more than three quarters, count as dealt anew, as does one without truth.
     """
@@ -27,15 +27,16 @@ def dealt_anew(evidence: Sequence[Run | Prepared]) -> list[int]:
         return [0]
     kept: list[int] = []
     seen: list[list[set[Hashable]]] = []
-    for place, one in enumerate(evidence):
-        holdings = _list_holdings(one)
+    for index, run in enumerate(evidence):
+        holdings = _list_holdings(run)
         if not any(_alike(holdings, before) for before in seen):
-            kept.append(place)
+            kept.append(index)
             seen.append(holdings)
     return kept
 
 
 def _alike(holdings: Sequence[set[Hashable]], before: Sequence[set[Hashable]]) -> bool:
+    # Kinds stand in one order for all runs; of an empty one nothing is compared.
     for ours, theirs in zip(holdings, before, strict=False):
         smaller = min(len(ours), len(theirs))
         if smaller and len(ours & theirs) > _MOST * smaller:
@@ -43,14 +44,15 @@ def _alike(holdings: Sequence[set[Hashable]], before: Sequence[set[Hashable]]) -
     return False
 
 
-def _list_holdings(one: Run | Prepared) -> list[set[Hashable]]:
+def _list_holdings(run: Run | Prepared) -> list[set[Hashable]]:
     """List what clients hold, kind by kind: of a kind as many facts as there are; nothing without the truth."""
-    truth = one.truth
+    truth = run.truth
     if truth is None:
         return []
-    targets = one.knowledge.targets
+    targets = run.knowledge.targets
     examples: Iterable[Hashable] = range(len(truth.owners))
     if targets is not None:
+        # Of examples alone their hash is kept: two runs with the same data are one federation.
         examples = _hash_each(targets.x)
     owned = zip(examples, truth.owners.tolist(), strict=False)
     kinds: list[set[Hashable]] = [{(example, owner) for example, owner in owned if owner != NOBODY}]
@@ -59,6 +61,7 @@ def _list_holdings(one: Run | Prepared) -> list[set[Hashable]]:
         for question, column in np.argwhere(truth.positives).tolist():
             positives.add((question, truth.clients[column]))
     private: set[Hashable] = set()
+    # Attributes of clients are few; they are told apart by attribute, client and value.
     for name, held in truth.private.items():
         for client, value in zip(truth.clients, held.values, strict=True):
             private.add((name, client, value))
@@ -71,6 +74,7 @@ def _list_holdings(one: Run | Prepared) -> list[set[Hashable]]:
         records.update(zip(_hash_each(truth.records.x), truth.records.owners, strict=True))
     answers: set[Hashable] = set()
     for threat, arrays in truth.answers.items():
+        # Answers have any form; a run with the same ones as another has the same array.
         for name, array in arrays.items():
             answers.add((threat, name, hash(array.tobytes())))
     return [*kinds, positives, private, attributes, records, answers]

@@ -167,11 +167,13 @@ class Finding:
 
     def __post_init__(self) -> None:
         if not self.reason:
+            # The dataclass is frozen; this is the one way to complete it.
             object.__setattr__(self, "reason", join_reasons(self.grounds))
         for part, pattern in ((self.attack, NAME), (self.metric, METRIC)):
             if not pattern.fullmatch(part):
                 raise ReportError(f"finding {self.name!r}: {part!r} is no name; expected letters a-z, digits, hyphens")
         ends = [end for end in (self.low, self.value, self.high) if end is not None]
+        # The largest finding holds series of any depth; NaN anywhere in it would make an invalid JSON file.
         where = not_finite(vars(self))
         fault = ""
         if self.verdict not in VERDICTS:
@@ -198,6 +200,7 @@ class Finding:
 
     def with_grounds(self, *grounds: Reason, **changes: Any) -> "Finding":
         """Return the finding with further grounds, and other parts changed."""
+        # A finding of an earlier version has a reason without grounds.
         before = self.grounds or (Reason(self.reason),)
         return replace(self, reason="", grounds=(*before, *grounds), **changes)
 
@@ -241,6 +244,7 @@ class Finding:
             If a key is unknown or missing, or the parts contradict each other.
         """
         known = {f.name for f in fields(cls)}
+        # A key that is not known may change what the others mean: such a file is of a later version.
         unknown, missing = sorted(set(data) - known), sorted(known - set(data) - _MAY_LACK)
         if unknown or missing:
             raise ReportError(
@@ -265,6 +269,7 @@ def answering(findings: Sequence[Finding]) -> list[Finding]:
     chosen = []
     for finding in findings:
         if finding.headline:
+            # Another finding of the attack may be a leak where the headline is none.
             chosen.append(finding if finding.verdict == LEAK else leaks.get(finding.attack, finding))
     return chosen
 
@@ -297,6 +302,7 @@ def verdict(
         The verdict, one of :data:`VERDICTS`, and the reason in words.
     """
     against = dict(bars or {})
+    # Chance stands first in the words, but a judge's own bar of that name wins.
     if chance is not None:
         against = {"chance": chance} | against
     needed = {"a value": value, "a chance level": against or None, "a test": p}
@@ -304,6 +310,7 @@ def verdict(
     if value is None or p is None or lacking:
         return NOT_APPLICABLE, f"a verdict needs {list_words(lacking, 'and')}, and there is none"
     if least >= 1:
+        # p cannot be below `least`, however well the attack does.
         return TOO_FEW, "there is nothing to exchange that would make a difference"
     if least > ERROR:
         return TOO_FEW, (
@@ -313,6 +320,7 @@ def verdict(
     cleared: list[str] = []
     missed: list[str] = []
     for name, bar in against.items():
+        # A tie with a bar clears nothing.
         bars_in_words = missed if value <= bar else cleared
         bars_in_words.append(f"{name} ({in_units(bar, units)})")
     if missed:
@@ -371,6 +379,7 @@ def not_finite(value: Any, largest: float = math.inf) -> str | None:
         if isinstance(plain, list):
             return not_finite(plain, largest)
         number = isinstance(plain, int | float)
+        # Compared so that NaN fails, too: it is neither below infinity nor anything else.
         return "it" if number and not (abs(plain) < math.inf and abs(plain) <= largest) else None
     for key, item in items:
         where = not_finite(item, largest)

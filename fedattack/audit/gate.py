@@ -39,6 +39,7 @@ _ORDER: dict[str, Callable[[Any, Any], bool]] = {
 }
 _SAME: dict[str, Callable[[Any, Any], bool]] = {"==": operator.eq, "!=": operator.ne}
 _CONDITION = re.compile(
+    # Metric and part are told apart by METRIC: it allows a dot before a digit alone.
     rf"\s*(?:(?P<name>{NAME.pattern}\.{METRIC.pattern})(?:\.(?P<part>[a-z]+))?|{_VERDICT})"
     r"\s*(?P<comparison>>=|<=|==|!=|>|<)\s*(?P<than>\S.*?)\s*"
 )
@@ -111,6 +112,7 @@ class Condition:
 
     def _check_share(self, finding: Finding) -> None:
         """Refuse a number that is no share, such as a per cent, for a finding that is one."""
+        # Other units, such as bits, have no such bounds.
         if isinstance(self.than, str) or finding.units != PROPORTION or 0 <= self.than <= 1:
             return
         example = "0.3 for 30%"
@@ -175,6 +177,7 @@ def parse_fail_if(text: str, *, of_claim: bool = False) -> Condition:
     is_whole = name in ("", WHOLE_CLAIM)
     if (of_claim and not name.startswith(f"{_CLAIM}.")) or (is_whole and match["part"]):
         raise nonsense
+    # The condition on a verdict has no number; the part decides which of the two this is.
     part = match["part"] or _VALUE
     if is_whole:
         part = _VERDICT
@@ -188,6 +191,7 @@ def parse_fail_if(text: str, *, of_claim: bool = False) -> Condition:
         threshold = float(than)
     except ValueError:
         raise nonsense from None
+    # `float` reads "nan" and "inf", too.
     if comparison not in _ORDER or not math.isfinite(threshold):
         raise nonsense
     return Condition(text, name, part, comparison, threshold)

@@ -41,8 +41,10 @@ def clopper_pearson(successes: float, n: int, level: float = LEVEL) -> tuple[flo
     tail = (1 - level) / 2
     low, high = 0.0, 1.0
     if successes > 0:
+        # Without a success the lower end is 0: the beta distribution is then not defined.
         low = float(stats.beta.ppf(tail, successes, n - successes + 1))
     if successes < n:
+        # isf of the tail is more exact than ppf of 1 − tail.
         high = float(stats.beta.isf(tail, successes + 1, n - successes))
     return low, high
 
@@ -76,6 +78,7 @@ def t_interval(
     if not all(map(math.isfinite, values)):
         raise DataError("t_interval: a value is not finite; expected one finite number per seed; look at the scores")
     mean = math.fsum(values) / n
+    # fsum has no rounding error that grows with the number of seeds.
     spread = math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (n - 1))
     half = float(stats.t.isf((1 - level) / 2, n - 1)) * spread / math.sqrt(n)
     low, high = mean - half, mean + half
@@ -132,11 +135,13 @@ def rate_interval(
     _check_counts("rate_interval", successes_per_seed, n_per_seed)
     if comparisons < 1:
         raise ConfigError(f"rate_interval: comparisons is {comparisons}; expected at least 1; 1 means no choice")
+    # Bonferroni: each of so many intervals has its share of the error.
     corrected = 1 - (1 - LEVEL) / comparisons
     low, high = _pool(successes_per_seed, n_per_seed, corrected)
     if len(n_per_seed) == 1:
         return low, high
     over_runs = mean_rate(np.asarray(successes_per_seed, float), np.asarray(n_per_seed, float), corrected)
+    # The wider of both at each end: few runs tell little of how much runs differ.
     return min(low, over_runs[0]), max(high, over_runs[1])
 
 
@@ -184,8 +189,10 @@ def mean_interval(
         )
     if len(values) == 1:
         return these
+    # Onto [0, 1], where the model of rates holds.
     rates = (np.asarray(values, float) - least) / (most - least)
     width = (these[1] - these[0]) / (most - least)
+    # The precision that the interval has, in numbers of targets, shared evenly among the runs.
     n = np.full(len(rates), max(_wilson_n(float(rates.mean()), width) / len(rates), 1.0))
     low, high = mean_rate(rates * n, n, LEVEL, RATE_SCALE / (most - least))
     return min(these[0], least + low * (most - least)), max(these[1], least + high * (most - least))
@@ -241,6 +248,7 @@ def _tango(b: int, c: int, n: int) -> tuple[float, float]:
         root = math.sqrt(max(middle**2 + 8 * n * c * delta * (1 - delta), 0.0))
         p21 = max((root - middle) / (4 * n), 0.0)
         variance = n * (2 * p21 + delta * (1 - delta))
+        # No variance is left at the ends, δ = ±1: these are excluded.
         if variance <= 0:
             return math.inf
         return (b - c - n * delta) / math.sqrt(variance)
@@ -258,6 +266,7 @@ def _tango(b: int, c: int, n: int) -> tuple[float, float]:
                 outer = middle
             if abs(outer - inner) < edge:
                 break
+        # An end at ±1 was never left by the bisection, and stays exact.
         if abs(outer) < 1:
             outer = (inner + outer) / 2
         ends.append(outer)
@@ -282,6 +291,7 @@ def median_interval(
     if not seeds:
         return None, None
     pooled = np.sort(np.concatenate(seeds))
+    # Order statistics: the ranks between which a median lies follow a binomial distribution with p = 1/2.
     rank = int(stats.binom.ppf((1 - LEVEL) / 2, len(pooled), 0.5))
     if rank < 1:
         return None, None
@@ -294,6 +304,7 @@ def median_interval(
 
 def _mean_median(seeds: Sequence[NDArray[np.float64]]) -> tuple[float, float]:
     medians = np.array([np.median(values) for values in seeds])
+    # Around their own medians, all runs show one spread within runs.
     around = np.concatenate([values - middle for values, middle in zip(seeds, medians, strict=True)])
     spread = float(np.sqrt(np.mean(around**2)))
     if spread == 0:
@@ -304,6 +315,7 @@ def _mean_median(seeds: Sequence[NDArray[np.float64]]) -> tuple[float, float]:
 def _median_error(values: NDArray[np.float64], spread: float) -> float:
     """Return a median's standard error: from the two order statistics that are one such error from it."""
     n = len(values)
+    # The rank of a sample's median has a standard deviation of √n/2.
     step = math.sqrt(n) / 2
     low, high = np.interp([(n - 1) / 2 - step, (n - 1) / 2 + step], np.arange(n), np.sort(values))
     # Few values, or many ties, can put both at the same place.

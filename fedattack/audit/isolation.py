@@ -40,8 +40,10 @@ def judge_isolation(
         "setting": dict(setting),
         "provenance": dict(provenance),
     }
+    # By seed: rounds in which a victim was sent its own model, rounds compared, and the victims' last models.
     repeated, compared, last_models = zip(*map(_echoes, map(attrgetter("record"), evidence)), strict=True)
     findings = []
+    # A seed without a victim has no rate.
     if all(compared):
         low, high = rate_interval(repeated, compared)
         findings.append(
@@ -57,14 +59,14 @@ def judge_isolation(
                 **shared,
             )
         )
-    own: list[float] = []
+    of_victims: list[float] = []
     common: list[float] = []
     for index, (seed, last) in enumerate(zip(evidence, last_models, strict=True)):
         victims, others = _quality(seed, last, device)
-        own += victims
+        of_victims += victims
         common += others
         progress(index + 1, len(evidence))
-    if own:
+    if of_victims:
         measure = measure_of(next(seed.truth for seed in evidence if seed.truth is not None).evaluation[1])
         baselines = {}
         if common:
@@ -73,11 +75,11 @@ def judge_isolation(
             Finding(
                 metric="accuracy",
                 label=f"{measure[:1].upper()}{measure[1:]} of the victims' own models on the test split",
-                value=float(np.mean(own)),
+                value=float(np.mean(of_victims)),
                 low=None,
                 high=None,
                 units={"accuracy": PROPORTION}.get(measure, measure),
-                n=len(own),
+                n=len(of_victims),
                 baselines=baselines,
                 reason="what isolation costs those who are isolated: they learn from nobody else",
                 **shared,
@@ -88,18 +90,19 @@ def judge_isolation(
 
 def _quality(seed: Run, last: Mapping[str, Arrays], device: str) -> tuple[list[float], list[float]]:
     """Evaluate the victims' last models, and the common model of the others; empty where they are not known."""
+    # The quality is a description: without a truth or a model to build there is none, and no error.
     known = seed.knowledge.model
     if seed.truth is None or not len(seed.truth.evaluation[1]) or known is None or not known.predicts or not last:
         return [], []
     model, (x, y), on = known.build(), seed.truth.evaluation, pick_device(device)
-    own = quality_of_models(model, list(last.values()), x, y, device=on).tolist()
+    of_victims = quality_of_models(model, list(last.values()), x, y, device=on).tolist()
     # The common model is anybody's but the victims'; without others there is none.
     if len(last) == len(seed.record.nodes):
-        return own, []
+        return of_victims, []
     after = seed.record.final
     if after is None:
-        return own, []
-    return own, quality_of_models(model, [after], x, y, device=on).tolist()
+        return of_victims, []
+    return of_victims, quality_of_models(model, [after], x, y, device=on).tolist()
 
 
 def _echoes(record: Record) -> tuple[int, int, dict[str, Arrays]]:
@@ -107,16 +110,19 @@ def _echoes(record: Record) -> tuple[int, int, dict[str, Arrays]]:
     sent: dict[str, Arrays] = {}
     repeated: dict[str, int] = {}
     compared: dict[str, int] = {}
+    # Rounds in their order: what a node received is compared with what it sent in an earlier round.
     for item in record:
         for seen in item.observations:
             if seen.node in sent and seen.received is not None:
                 compared[seen.node] = compared.get(seen.node, 0) + 1
+                # To the bit: an average over several clients hardly gives one client's own numbers.
                 repeated[seen.node] = repeated.get(seen.node, 0) + identical(sent[seen.node], seen.received)
             if seen.status == "ok" and seen.arrays is not None:
                 sent[seen.node] = seen.arrays
     last: dict[str, Arrays] = {}
     echoed, rounds = 0, 0
     for node, count in repeated.items():
+        # A node that was never sent its own model is no victim, and counts nowhere.
         if count:
             echoed += count
             rounds += compared[node]

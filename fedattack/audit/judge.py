@@ -75,6 +75,7 @@ class Case:
 
         Flower draws the numbers of nodes anew in each run. What is drawn by client may not depend on them.
         """
+        # Shorter names first, so that client 2 stands before client 10.
         return sorted(set(self.node_clients), key=lambda name: (len(name), name))
 
     @property
@@ -83,7 +84,7 @@ class Case:
         return self.truth.clients
 
     def columns(self, client: str) -> list[int]:
-        """Return the places of a client's nodes in the scores."""
+        """Return the columns of a client's nodes in the scores."""
         return [column for column, name in enumerate(self.node_clients) if name == client]
 
 
@@ -113,8 +114,8 @@ class TargetsCase(Case):
     @cached_property
     def sizes(self) -> NDArray[np.int64]:
         """(clients,): how many training examples each client holds."""
-        held = dict(zip(self.truth.clients, self.truth.counts.sum(axis=1), strict=True))
-        return np.array([held.get(name, 0) for name in self.clients], dtype=np.int64)
+        examples = dict(zip(self.truth.clients, self.truth.counts.sum(axis=1), strict=True))
+        return np.array([examples.get(name, 0) for name in self.clients], dtype=np.int64)
 
     @property
     def null(self) -> NDArray[np.bool_]:
@@ -127,12 +128,14 @@ class TargetsCase(Case):
         It is the mean of those that are known, in the order of the clients.
         """
         if len(self.clients) == len(self.node_clients):
+            # One node a client, as in most runs: this only brings the columns into the clients' order.
             return values[..., [self.node_clients.index(name) for name in self.clients]]
         means = []
         for name in self.clients:
-            own = values[..., self.columns(name)]
-            known = ~np.isnan(own)
-            total = np.where(known, own, 0.0).sum(axis=-1)
+            of_client = values[..., self.columns(name)]
+            # Zeros stand in for NaN, which np.nanmean would warn about where a client was never seen.
+            known = ~np.isnan(of_client)
+            total = np.where(known, of_client, 0.0).sum(axis=-1)
             mean = total / np.maximum(known.sum(axis=-1), 1)
             means.append(np.where(known.any(axis=-1), mean, np.nan))
         return np.stack(means, axis=-1)
@@ -185,11 +188,13 @@ class Judge(Generic[C]):
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
-        own = {part.metric: part for part in vars(cls).values() if isinstance(part, Measure)}
-        cls.measures = {**cls.measures, **own}
+        # `vars` keeps the order in which a class defines its measures, which is the order of the findings.
+        measures = {part.metric: part for part in vars(cls).values() if isinstance(part, Measure)}
+        # A subclass's measure of the same metric takes the place of its parent's.
+        cls.measures = {**cls.measures, **measures}
         rows = {part.table: part.list_rows for part in vars(cls).values() if isinstance(part, RowsOf)}
         cls.tables = {**cls.tables, **rows}
-        for metric, part in own.items():
+        for metric, part in measures.items():
             if part.headline:
                 cls.headline = metric
 
@@ -211,6 +216,7 @@ class Judge(Generic[C]):
         for part in self.measures.values():
             for found in part.found_by(self):
                 findings.append(self.state(part, found))
+        # `sorted` is stable: behind the headline the order of the measures stays.
         return sorted(findings, key=lambda finding: not finding.headline)
 
     @property
@@ -223,6 +229,7 @@ class Judge(Generic[C]):
         series = {}
         for table in tables:
             rows = self._list_rows(table, self.tabled[0])
+            # What a page shows is a part; the file has all rows.
             series[table.name] = table.store(islice(rows, table.most))
         return series
 
@@ -283,6 +290,7 @@ class Judge(Generic[C]):
 
     def rng(self, *stream: int) -> np.random.Generator:
         """Return random numbers of a stream of the first seed, so that the same folder gives the same p."""
+        # The same stream for the same question: a second audit of the folder draws the same exchanges.
         return np.random.default_rng((self.cases[0].seed, *stream))
 
     def state(self, part: Measure, found: Measurement) -> Finding:
@@ -295,9 +303,11 @@ class Judge(Generic[C]):
         words, why = found.verdict, ""
         if not words:
             words, why = verdict(found.value, found.chance, p, found.bars, found.units, least or 0.0, how)
+        # What is certain is a leak without a test, even where the measure says otherwise.
         if found.read_off is not None and found.read_off["certain"]:
             words, why = LEAK, _why_certain(found.read_off, len(self.cases))
         grounds = list(found.grounds)
+        # What the number is about stands before why the verdict is what it is.
         if why:
             grounds += [Reason(found.reason, ABOUT), Reason(why)]
         else:
@@ -305,6 +315,7 @@ class Judge(Generic[C]):
         spread = {}
         if found.by_seed:
             spread["seed_mean"] = fmean(found.by_seed)
+        # `stdev` needs two values.
         if len(found.by_seed) > 1:
             spread["seed_sd"] = stdev(found.by_seed)
         return self.finding(
@@ -325,6 +336,7 @@ class Judge(Generic[C]):
             p_below=below,
             verdict=words,
             grounds=tuple(grounds),
+            # Which measure is the headline may depend on the scores, such as on how many values an attribute has.
             headline=metric == self.headline_of(self.cases[0].scores),
             selected_after_the_fact=found.chosen_among is not None,
             comparisons=found.chosen_among or 1,
@@ -374,6 +386,8 @@ def rows_of_clients(judge: Judge[Any], entries: Iterable[Mapping[str, Any]]) -> 
     whose = {}
     for case in judge.cases:
         for name in case.holders:
+            # Several seeds have clients of the same names: titles tell them apart, seed and name stand in columns of
+            # their own.
             whose[judge.title_of(case, name)] = (case.seed, name)
     for entry in entries:
         # A damaged truth may name owners that are none of its clients.
@@ -398,6 +412,7 @@ def _why_certain(read_off: ReadOff, runs: int) -> str:
 
 def _view_of(case: Case) -> str:
     """Return the view that the attack had: of single replies the sums can be computed, and nothing else."""
+    # A record of single replies holds the sums, too: an attack on sums judges those.
     views = ATTACKS[case.scores.attack].needs.views
     if case.record.view in views:
         return case.record.view

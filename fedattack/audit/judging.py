@@ -56,6 +56,7 @@ def judge_attacks(
     # Who holds what is exchanged run by run. Of runs of one federation it was dealt once.
     anew = dealt_anew(evidence)
     for attack in evidence[0].scores:
+        # A judge that fails takes its own findings along, and leaves those of others.
         with failing_alone(failed, attack):
             found, listed = _judge_attack(attack, evidence, anew, setting, provenance, listed=listings is not None)
             if check is not None:
@@ -63,6 +64,7 @@ def judge_attacks(
             findings += found
             if listings is not None:
                 listings += listed
+    # The correction is over all attacks: a page with more findings has more chances of a false alarm.
     findings = mark_below_guessing(correct_findings(findings))
     for seed in evidence:
         if seed.truth is not None and seed.truth.unread:
@@ -87,19 +89,21 @@ def _judge_attack(
     if cases is None:
         return [_without_truth(judge, attack, evidence, setting, provenance)], []
     judging = judge(cases, setting=setting, provenance=provenance)
-    found = judging.findings()
+    findings = judging.findings()
     listings: list[Listing] = []
     if listed:
         listings = judging.listed()
     if len(anew) < len(cases):
-        first = [cases[place] for place in anew]
+        first = [cases[index] for index in anew]
+        # The same judge over fewer runs: what is shown stays the mean of all, and p is the larger of both.
         tested = judge(first, setting=setting, provenance=provenance).findings()
-        found = _tested_on(found, tested)
-    return found, listings
+        findings = _tested_on(findings, tested)
+    return findings, listings
 
 
 def _if_read(finding: Finding, unread: str) -> Finding:
     """Take back that an attack found nothing in replies that are not understood; a leak that it found is one."""
+    # An attack that reads neither models nor losses, but counts or metrics, was not misled.
     reads_models = {"model", "losses"} & {*ATTACKS[finding.attack].needs.knowledge}
     if finding.verdict not in (NO_EVIDENCE, TOO_FEW) or not reads_models or finding.is_right_in_part:
         return finding
@@ -117,12 +121,14 @@ def _tested_on(findings: Sequence[Finding], tested: Sequence[Finding]) -> list[F
             final.append(finding)
             continue
         if other is None or other.p is None or other.p_least is None:
+            # Without the measure for these runs alone nothing holds the p of all runs.
             nothing = Reason("of the runs in which other clients hold other data alone nothing can be said")
             final.append(finding.with_grounds(nothing, p=None, p_below=None, verdict=NOT_APPLICABLE))
             continue
         seeds = list_words(list(map(str, other.seeds)), "and")
         alone = f"in other runs the same clients hold the same, so that only seed {seeds} is tested"
         decided = finding
+        # Both must show a leak: neither the runs that were dealt anew, nor all of them, decide alone.
         if other.verdict in (NO_EVIDENCE, TOO_FEW) and finding.verdict in (LEAK, NO_EVIDENCE):
             decided = replace(finding, verdict=other.verdict, reason="", grounds=other.grounds)
         p, least = max(finding.p, other.p), max(finding.p_least or 0.0, other.p_least)
@@ -134,6 +140,7 @@ def _tested_on(findings: Sequence[Finding], tested: Sequence[Finding]) -> list[F
 def _cases(judge: type[Judge[Any]], attack: str, evidence: Sequence[Run]) -> list[Case] | None:
     """Make a case of each seed; ``None`` if the truth of one is missing."""
     together = [name for name in evidence[0].scores if name == attack or name in judge.beside]
+    # The first of the attacks on a question lists what all of them share.
     first = next(name for name in together if judge_of(name))
     cases = []
     for seed in evidence:
@@ -152,12 +159,13 @@ def _check_targets(seed: Run, scores: Sequence[Scores]) -> None:
     if seed.truth is None:
         return
     spoken_of = {seed.truth.targets}
+    # Attributes may be asked of other targets than memberships are.
     if seed.truth.attributes is not None and seed.truth.attributes.asked:
         spoken_of.add(seed.truth.attributes.asked)
-    for one in scores:
-        if one.facts.get("targets", "") not in spoken_of:
+    for each in scores:
+        if each.facts.get("targets", "") not in spoken_of:
             raise DataError(
-                f"seed {seed.seed}: the scores of {one.attack} are about other target records than the truth; attack "
+                f"seed {seed.seed}: the scores of {each.attack} are about other target records than the truth; attack "
                 "the run with the targets that its knowledge/ holds, or move truth/ away to see the decisions alone"
             )
 

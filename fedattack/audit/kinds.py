@@ -72,6 +72,7 @@ def optional(kind: Kind) -> Kind:
     def write(value: Any) -> str:
         return shown(None) if value is None else kind.write(value)
 
+    # JSON Schema takes a list of types: "integer" or "null".
     return Kind({**kind.schema, "type": [kind.schema["type"], "null"]}, write)
 
 
@@ -114,6 +115,7 @@ def fields(
     for name, words in (about or {}).items():
         properties[name] = {**properties[name], "description": words}
     schema: dict[str, Any] = {"type": "object", "required": [*needed], "properties": properties}
+    # A series that a later version extends would be refused: only few kinds are closed.
     if closed:
         schema["additionalProperties"] = False
     return Kind(schema)

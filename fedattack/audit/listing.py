@@ -41,6 +41,7 @@ class Listing:
 
 def several(names: Sequence[str]) -> str:
     """Write one name, or several that are alike; of many, how many they are."""
+    # Alike means: the scores do not tell these apart.
     if len(names) > _MOST_NAMES:
         return f"{len(names)} alike"
     return " | ".join(names)

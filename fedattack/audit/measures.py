@@ -100,12 +100,13 @@ class Measure:
 
     def found_by(self, judge: Any) -> list[Measurement]:
         """Return what it finds of a judge's cases."""
-        found = self.find(judge)
-        if found is None:
+        measured = self.find(judge)
+        if measured is None:
             return []
-        if isinstance(found, Measurement):
-            return [found]
-        return list(found)
+        if isinstance(measured, Measurement):
+            return [measured]
+        # A generator of measurements is used up here.
+        return list(measured)
 
 
 def measure(
@@ -113,6 +114,7 @@ def measure(
 ) -> Callable[[Callable[[Any], Measurement | Iterable[Measurement] | None]], Measure]:
     """Register a function of a judge's cases as a measure; findings stand in the order of the functions."""
 
+    # The decorator puts a Measure in the place of the function; the judge's class collects these.
     def register(find: Callable[[Any], Measurement | Iterable[Measurement] | None]) -> Measure:
         return Measure(metric, label, headline, find)
 
@@ -171,6 +173,7 @@ class Rate:
     def measured(self, reason: str, **parts: Any) -> Measurement:
         """Make it what a measure found; see :class:`Measurement`."""
         numbers: dict[str, Any] = {"value": self.value, "n": self.n, "interval": self.interval(), "here": self.here}
+        # What the caller states wins over what the rate gives.
         return Measurement(reason=reason, **(numbers | parts))
 
 
@@ -200,6 +203,7 @@ class Sides:
         """
         here = estimate(*self.pooled)
         low, high = mean_interval(list(starmap(value, self.seeds)), (here.low, here.high))
+        # Value of all seeds pooled, and an interval that is never narrower than that of these runs.
         return Estimate(here.value, low, high)
 
     def measured(
@@ -211,6 +215,7 @@ class Sides:
     ) -> Measurement:
         """Make it what a measure found; parameters are those of :meth:`over_runs` and of :class:`Measurement`."""
         found, here = self.over_runs(estimate, value), UNKNOWN
+        # One run's interval about itself is the one that is shown already.
         if len(self.seeds) > 1:
             these = estimate(*self.pooled)
             here = these.low, these.high

@@ -44,12 +44,14 @@ def named_by_holder(credit: Floats, by: Marks) -> Floats:
     clients), make (clients, clients): at ``[i, j]`` the mean credit for naming j over the targets of i; NaN where there
     is none.
     """
+    # Row: whose targets; column: who is named.
     clients = credit.shape[1]
     sums, counts = np.zeros((clients, clients)), np.zeros((clients, clients))
     for client in np.flatnonzero(by.any(axis=0)):
-        own = credit[by[:, client]]
-        known = ~np.isnan(own)
-        sums[client] = np.where(known, own, 0.0).sum(axis=0)
+        of_client = credit[by[:, client]]
+        known = ~np.isnan(of_client)
+        # Zeros stand in for NaN, which may not count as credit nor as a vote.
+        sums[client] = np.where(known, of_client, 0.0).sum(axis=0)
         counts[client] = known.sum(axis=0)
     return np.asarray(np.where(counts > 0, sums / np.maximum(counts, 1), np.nan))
 
@@ -74,7 +76,9 @@ class Holders:
         """Find them, given who holds each target (targets, clients)."""
         clients = np.flatnonzero(by.any(axis=0))
         alike = 1
+        # Targets with several holders make some clients alike, and an exchange of these changes nothing.
         if len(clients) and (by.sum(axis=1) > 1).any():
+            # Clients with equal columns hold the same targets.
             _, counts = np.unique(by[:, clients], axis=1, return_counts=True)
             alike = math.prod(map(math.factorial, counts.tolist()))
         return cls(clients, alike)
@@ -94,6 +98,7 @@ def who_is_who(runs: Sequence[tuple[Holders, Floats]], rng: np.random.Generator)
     for holders, named in runs:
         table = holders.among(named)
         seen = int((~np.isnan(table)).any(axis=0).sum())
+        # Ordered choices of holders for the clients that are ever named: others' columns have no effect.
         arrangements *= max(math.perm(len(table), seen) // holders.alike, 1)
         tables.append(table)
 
@@ -121,9 +126,11 @@ def best_round(
     def statistic(exchanged: Sequence[Rows]) -> Floats:
         total = np.zeros(len(exchanged[0]))
         for rounds, who in zip(tables, exchanged, strict=True):
+            # (rounds, halves, exchanges)
             measured = np.array([[_average_named(half, who) for half in halves] for halves in rounds])
             chosen = cross_rounds(measured)
             for half in (0, 1):
+                # Take of each exchange the round that the other half chose for it.
                 total += np.take_along_axis(measured[:, half], chosen[half][None], axis=0)[0]
         return total
 
@@ -135,6 +142,7 @@ def cross_rounds(measured: Floats) -> Rows:
 
     Measured is the success on each half, (rounds, 2, …).
     """
+    # Reversed, so that each half gets the choice of the other one.
     return np.asarray(measured.argmax(axis=0)[::-1])
 
 
@@ -147,6 +155,7 @@ def _average_named(table: Floats, who: Rows) -> Floats:
     """Average over clients how much each is named for the targets of the one whose place it has: (exchanges,)."""
     credit = table[np.arange(len(table)), who]
     known = ~np.isnan(credit)
+    # A client of which nothing is known in its place counts as nothing, and not as zero.
     return np.asarray(np.where(known, credit, 0.0).sum(axis=1) / np.maximum(known.sum(axis=1), 1))
 
 
@@ -156,7 +165,9 @@ def _by_exchanged_clients(
     def draw(generator: np.random.Generator, count: int) -> Floats:
         return statistic([exchange_clients(size, generator, count) for size in sizes])
 
+    # The identity is the observed order.
     observed = float(statistic([np.arange(size)[None] for size in sizes])[0])
+    # A draw holds a number for each client.
     at_once = min(max(_AT_ONCE // max(sizes), 1), 1_000)
     return significance_of(observed, draw, rng, _WHO_IS_WHO, arrangements=arrangements, at_once=at_once)
 
@@ -187,7 +198,9 @@ class Alike:
     @cached_property
     def slots(self) -> Rows:
         """(held,): the targets that a client holds, client by client."""
+        # Stable: a client's targets keep their order in memory and on disk.
         order = np.argsort(self.owner, kind="stable")
+        # Targets of nobody (−1) stand first, and are no slots.
         return order[self.owner[order] >= 0]
 
     @cached_property
@@ -213,6 +226,7 @@ class Alike:
         """(count, holders): sums of credits (count, held)."""
         if not len(self.slots):
             return np.zeros((len(credit), 0))
+        # reduceat sums from each start up to the next one; slots lie client by client.
         starts = np.cumsum(self.sizes) - self.sizes
         return np.asarray(np.add.reduceat(credit, starts, axis=1))
 
@@ -222,12 +236,13 @@ class Alike:
         mean, variance = np.zeros(len(self.holders)), np.zeros(len(self.holders))
         for cell in np.unique(self.cells[self.slots]):
             inside = self.cells == cell
-            held = np.bincount(self.owner[inside] + 1, minlength=self.credit.shape[1] + 1)[1:][self.holders]
+            # How many targets of the cell each holder has; the shift by one puts those of nobody (−1) at index 0.
+            counts = np.bincount(self.owner[inside] + 1, minlength=self.credit.shape[1] + 1)[1:][self.holders]
             credit = self.credit[inside][:, self.holders]
             size = len(credit)
-            mean += held * credit.mean(axis=0)
+            mean += counts * credit.mean(axis=0)
             # Drawn without replacement: a holder of all targets of a cell has no variance there.
-            variance += held * (size - held) / max(size - 1, 1) * credit.var(axis=0)
+            variance += counts * (size - counts) / max(size - 1, 1) * credit.var(axis=0)
         return mean, variance
 
     def excess(self, credit: Floats) -> Floats:
@@ -253,6 +268,7 @@ def weighted_within(runs: Sequence[tuple[Alike, Floats]], rng: np.random.Generat
     def statistic(parts: Sequence[Floats]) -> Floats:
         total = np.zeros(len(parts[0]))
         for credit, (_, weights) in zip(parts, runs, strict=True):
+            # The weights of a run say how much each of its holders counts.
             total += credit @ weights
         return total
 
@@ -263,6 +279,7 @@ def largest_excess(runs: Sequence[Alike], rng: np.random.Generator, how: str) ->
     """Test the client that is furthest above what its cells give, whoever that is; see :meth:`Alike.excess`."""
 
     def statistic(parts: Sequence[Floats]) -> Floats:
+        # The largest over the clients of a run, then over the runs: its null is drawn with the same maximum.
         largest = [alike.excess(credit).max(axis=1) for credit, alike in zip(parts, runs, strict=True)]
         return np.asarray(np.max(largest, axis=0))
 
@@ -277,10 +294,12 @@ def _by_exchanged_holders(
 
     def draw(generator: np.random.Generator, count: int) -> Floats:
         counts = [count] * len(runs)
+        # Each run has a child of the generator, so that its numbers do not depend on the thread's turn.
         return statistic(list(workers.map(Alike.drawn, runs, generator.spawn(len(runs)), counts)))
 
     observed = float(statistic(list(map(Alike.observed, runs)))[0])
     arrangements = math.prod(map(Alike.arrangements, runs))
     at_once = min(max(_AT_ONCE // max(len(alike.cells) for alike in runs), 1), 1_000)
+    # The threads end with the test.
     with workers:
         return significance_of(observed, draw, rng, how, arrangements=arrangements, at_once=at_once)

@@ -18,11 +18,14 @@ def in_units(value: float, units: str = PROPORTION) -> str:
     A proportion that is not quite 0 or 1 is given enough decimals not to read as 0% or 100%, unless it takes more than
     four.
     """
+    # g drops trailing zeros; the units may be empty.
     if units != PROPORTION:
         return f"{value:.3g} {units}".rstrip()
     percent = 100 * value
+    # Exactly none and all have no decimals.
     if percent in (0, 100):
         return f"{percent:.0f}%"
+    # As many decimals as it takes that a number next to 0 or 1 is not written as 0% or 100%.
     for decimals in range(1, 5):
         text = f"{percent:.{decimals}f}"
         if float(text) not in (0, 100):
@@ -53,6 +56,7 @@ def interval(low: float | None, high: float | None, units: str = PROPORTION) -> 
     if low is None:
         return f"≤ {in_units(high, units)}"
     if units == PROPORTION:
+        # One sign for both ends.
         return f"{in_units(low).removesuffix('%')}–{in_units(high)}"
     return f"{in_units(low, '')} to {in_units(high, units)}"
 

@@ -55,6 +55,7 @@ class Run:
         """The run's seed, or the number of the part for a record that names none."""
         if self.sent.seed is None:
             return self.index
+        # A record of another tool may name no seed.
         return self.sent.seed
 
     @cached_property
@@ -71,6 +72,7 @@ class Run:
     def with_scores(self, scores: Mapping[str, Scores]) -> "Run":
         """Return the run with other scores; what was made of its record stays open."""
         changed = replace(self, scores=scores)
+        # The cached record depends on neither scores nor attack; `replace` does not copy what is cached.
         if "record" in vars(self):
             vars(changed)["record"] = self.record
         return changed
@@ -99,6 +101,7 @@ def open_records(
     """
     runs = []
     for index, part in enumerate(folder.parts):
+        # `singled_out` takes a client out of sums that hold nobody else; a thinned record is read as far as it goes.
         record = Record(part.record, skip_damaged=skip_damaged, thinned=True).singled_out()
         run = Run(part, index, record, knowledge(part))
         if truth:
@@ -170,6 +173,7 @@ def _add_scores(attacks: Sequence[str], runs: Sequence[Run], failed: MutableMapp
 def _attacks_of(folder: RunFolder) -> list[str]:
     """List the attacks that have scores for every seed, the one that the study is about first."""
     path, study = folder.path, folder.study
+    # An attack with scores for some seeds alone cannot be judged over all of them.
     attacks = [name for name in ATTACKS if all(part.scores(name).exists() for part in folder.parts)]
     if not attacks and UNANSWERED in study:
         return []
@@ -183,11 +187,13 @@ def _attacks_of(folder: RunFolder) -> list[str]:
             "attacks are compared, and which are not judged by themselves; run "
             f"`fedattack attack NAME {in_command(path)}` with such an attack, too"
         )
+    # Stable: the others stay in the order of the registry.
     about = study.get("attacks", ())[:1]
     return sorted(attacks, key=lambda name: name not in about)
 
 
 def _record_of(part: Part, *, allow_empty: bool) -> Record:
+    # Damage is noted on the record, and shown; only a record without a single round ends the audit.
     record = Record(part.record, skip_damaged=True, thinned=True).singled_out()
     if not len(record) and not allow_empty:
         why = next(iter(record.damage), "no round was recorded")
@@ -210,6 +216,7 @@ def _add_truth(run: Run) -> Run:
         return run
     truth = read_truth(run.part.truth)
     _check_nodes(run.part, run.knowledge, truth)
+    # Canaries are the auditor's own clients: the truth that judges see has none of them.
     clients_alone = {node: name for node, name in truth.nodes.items() if name not in truth.canaries}
     return replace(run, truth=replace(truth, nodes=clients_alone))
 
@@ -235,6 +242,7 @@ def _check_nodes(part: Part, knowledge: Knowledge, truth: Truth) -> None:
         # A server that does not know its customers is told the auditor's own.
         known = {node: name for node, name in truth.nodes.items() if name in truth.canaries}
     if knowledge.nodes and knowledge.nodes != known:
+        # One example of a node that differs is enough for the message.
         odd = min({*knowledge.nodes.items()} ^ {*known.items()})[0]
         raise DataError(
             f"{part.knowledge / NODES} and {part.truth / NODES} do not say the same of node {short(odd, 60)}; put "

@@ -35,15 +35,19 @@ def mean_rate(successes: Floats, n: Floats, level: float, scale: float = RATE_SC
     (runs,) from a binomial at that rate. The mean of the beta has Jeffreys' prior, its standard deviation half of a t
     of this scale. The posterior is summed on a grid.
     """
+    # arcsin(sqrt) spreads the mean so that Jeffreys' prior is flat.
     angles, widths = _angles(successes.sum(), n.sum())
     means = np.sin(angles) ** 2
+    # (means, shares): the standard deviation between runs for each mean.
     sd = np.sqrt(means * (1 - means))[:, None] * _SHARES
     prior = sd * _half_t(sd / scale)  # one factor sd, as the shares are evenly spaced by their logarithm
     # All of the prior that is below the smallest share, where it is even.
     prior[:, 0] *= 1 / _STEP + 0.5
     prior /= prior.sum(axis=1, keepdims=True)
+    # Shifted by the largest before `exp`, so that nothing underflows to 0 everywhere.
     logs = _log_likelihood(means, successes, n)
     posterior = (np.exp(logs - logs.max()) * prior).sum(axis=1) * widths
+    # The posterior's distribution function at the edges of the cells.
     below = np.concatenate([[0.0], np.cumsum(posterior)]) / posterior.sum()
     edges = np.concatenate([[0.0], np.cumsum(widths)])
     ends = np.interp([(1 - level) / 2, (1 + level) / 2], below, edges)
@@ -53,6 +57,7 @@ def mean_rate(successes: Floats, n: Floats, level: float, scale: float = RATE_SC
 
 def _half_t(ratio: Floats) -> Floats:
     """Return the density of the prior, but for a constant, at a ratio of standard deviation to scale."""
+    # Student's t with three degrees of freedom: half of it is below 0.76 scales.
     return np.asarray((1 + ratio**2 / 3) ** -2)
 
 
@@ -62,7 +67,9 @@ def _angles(successes: float, n: float) -> tuple[Floats, Floats]:
     Cells are narrow around the pooled rate, and grow with the distance from it.
     """
     centre = math.asin(math.sqrt((successes + 0.5) / (n + 1)))
+    # The standard error of arcsin(sqrt(rate)): 1/(2 √n), whatever the rate.
     unit = 0.5 / math.sqrt(n + 1)
+    # sinh spaces the edges closely about the centre, and widely far from it.
     edges = np.linspace(math.asinh(-centre / unit), math.asinh((math.pi / 2 - centre) / unit), _MEANS + 1)
     edges = centre + unit * np.sinh(edges)
     edges[0], edges[-1] = 0.0, math.pi / 2
@@ -71,12 +78,14 @@ def _angles(successes: float, n: float) -> tuple[Floats, Floats]:
 
 def _log_likelihood(means: Floats, successes: Floats, n: Floats) -> Floats:
     """Return the log of the beta-binomial likelihood, (means, shares), but for a constant."""
+    # A beta distribution with variance s² m (1 − m) has parameters that sum up to 1/s² − 1.
     total = 1 / _SHARES**2 - 1
     yes, no = means[:, None] * total, (1 - means)[:, None] * total
     logs = np.zeros_like(yes)
     # Runs with the same counts are computed once.
     pairs, counts = np.unique(np.stack([successes, n], axis=1), axis=0, return_counts=True)
     for (hits, size), count in zip(pairs, counts, strict=True):
+        # The likelihood of each run: B(yes + hits, no + misses) / B(yes, no); the denominator follows below.
         logs += count * (gammaln(yes + hits) + gammaln(no + size - hits) - gammaln(total + size))
     return np.asarray(logs - len(n) * betaln(yes, no))
 
@@ -89,19 +98,25 @@ def mean_value(values: Floats, errors: Floats, scale: float, level: float) -> tu
     which is in the values' units.
     """
     widest = max(scale, float(np.ptp(values)))
+    # From no difference at all to one far beyond what the values show.
     sds = np.geomspace(1e-3 * float(errors.min()), 1e3 * widest, 200)
+    # (sds, runs): the precision of each value about the mean, given how much runs differ.
     weights = 1 / (sds[:, None] ** 2 + errors**2)
     totals = weights.sum(axis=1)
     centres = (weights * values).sum(axis=1) / totals
+    # The mean is integrated out under a flat prior: that leaves half the logarithm of its variance.
     logs = 0.5 * (np.log(weights).sum(axis=1) - np.log(totals))
     logs -= 0.5 * (weights * (values - centres[:, None]) ** 2).sum(axis=1)
+    # Points are spaced evenly by their logarithm, so that each stands for a width in proportion to itself.
     shares = np.exp(logs - logs.max()) * sds * _half_t(sds / scale)
     shares /= shares.sum()
     spreads = totals**-0.5
 
+    # The posterior is a mixture of normal distributions, one for each standard deviation between runs.
     def excess(end: float, tail: float) -> float:
         return float((shares * norm.cdf((end - centres) / spreads)).sum()) - tail
 
+    # brentq needs ends with opposite signs: 40 standard deviations hold all that a float can show.
     reach = 40 * float(spreads.max())
     edges = float(centres.min()) - reach, float(centres.max()) + reach
     low = brentq(excess, *edges, args=((1 - level) / 2,))

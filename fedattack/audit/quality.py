@@ -80,6 +80,7 @@ def quality_of_models(
     DataError, ModelError
         As :func:`fedattack.learning.accuracy_of_models`.
     """
+    # By the labels' type, as the loss of a regression has no classes to hit.
     measure = {"accuracy": accuracy_of_models, "R²": r2_of_models}[measure_of(y)]
     return np.asarray(measure(model, states, x, y, device=device))
 
@@ -114,6 +115,7 @@ def measure_quality(
     loss = per_record_loss(trust_given(knowledge.model.loss))
     predicts = knowledge.model.predicts
     models_of = _local_models(record, knowledge, on)
+    # Evenly spaced rounds, among them the first and the last; each once in a short record.
     steps = np.unique(np.linspace(0, len(record) - 1, _OVERFITTING_ROUNDS).round().astype(int)).tolist()
     accuracy: list[float | None] = []
     losses: list[float | None] = []
@@ -122,6 +124,7 @@ def measure_quality(
         after = _after(round_)
         right = mean_loss = None
         if after is not None:
+            # The loss needs no predictions of classes, so that a model of any output has one.
             mean_loss = _mean_loss(model, after, x, y, loss, on)
             if predicts:
                 right = float(quality_of_models(model, [after], x, y, device=on)[0])
@@ -156,11 +159,12 @@ def _overfitting(
         rows = np.flatnonzero(truth.owners == truth.nodes.get(observation.node, "?"))
         if len(rows) < _FEWEST_TARGETS:
             continue
+        # R² needs labels that differ.
         if measure_of(y) == "R²" and len(np.unique(targets.y[rows])) < 2:
             continue
-        held = quality_of_models(model, [state], targets.x[rows], targets.y[rows], device=device)
-        unheld = quality_of_models(model, [state], unheld_x, unheld_y, device=device)
-        gaps.append(abs(float(held[0]) - float(unheld[0])))
+        of_held = quality_of_models(model, [state], targets.x[rows], targets.y[rows], device=device)
+        of_unheld = quality_of_models(model, [state], unheld_x, unheld_y, device=device)
+        gaps.append(abs(float(of_held[0]) - float(of_unheld[0])))
     if not gaps:
         return None
     return float(np.mean(gaps))
@@ -170,6 +174,7 @@ def _mean_loss(
     model: nn.Module, state: Arrays, x: NDArray[Any], y: NDArray[Any], loss: RecordLoss, device: torch.device
 ) -> float | None:
     mean = float(losses_of_models(model, [state], x, y, loss, device=device).mean())
+    # A model that diverged has no loss to draw.
     if not math.isfinite(mean):
         return None
     return mean
@@ -191,14 +196,14 @@ def training_accuracy(record: Record, knowledge: Knowledge, truth: Truth, *, dev
 
     None if there is no such model or example. Targets are drawn from the training examples, as many from each client.
     """
-    targets, held = knowledge.targets, np.flatnonzero(truth.owners != NOBODY)
-    if targets is None or not len(held) or not len(record) or not PROTOCOLS[record.protocol].sends_model:
+    targets, rows = knowledge.targets, np.flatnonzero(truth.owners != NOBODY)
+    if targets is None or not len(rows) or not len(record) or not PROTOCOLS[record.protocol].sends_model:
         return None
     after = _after(record.rounds[-1])
     if after is None or knowledge.model is None or not knowledge.model.predicts:
         return None
-    model, place = knowledge.model.build(), pick_device(device)
-    return float(quality_of_models(model, [after], targets.x[held], targets.y[held], device=place)[0])
+    model, on = knowledge.model.build(), pick_device(device)
+    return float(quality_of_models(model, [after], targets.x[rows], targets.y[rows], device=on)[0])
 
 
 def _noted_quality(record: Record, truth: Truth) -> Quality:
@@ -208,6 +213,7 @@ def _noted_quality(record: Record, truth: Truth) -> Quality:
     overfitting: list[float | None] = []
     for round_ in record:
         if round_.number in truth.accuracy:
+            # A note is a pair: accuracy on the client's own examples, and on those of nobody.
             own, unheld = np.array(list(truth.accuracy[round_.number].values())).T
             rounds.append(round_.number)
             accuracy.append(float(np.mean(unheld)))
@@ -219,6 +225,7 @@ def _after(item: Round) -> Arrays | None:
     """Load the common model after a round, if it is known and whole: it may lie in a damaged neighbour's file."""
     try:
         after = item.after
+        # Arrays of a round lie on disk until they are read: `dict` reads them here, where damage is caught.
         return after and dict(after)
     except RecordError:
         return None

@@ -45,6 +45,7 @@ class Reach:
 def smallest(fits: Callable[[int], bool], start: int = 1, most: int = 100_000) -> int:
     """Return the smallest whole number from ``start`` on that fits; ``most`` if none below it does."""
     number = start
+    # Few steps: counts of clients or targets that could give a leak are small.
     while number < most and not fits(number):
         number += 1
     return number

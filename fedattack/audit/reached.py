@@ -96,21 +96,23 @@ def reached_of(record: Record) -> dict[str, Any]:
                 found[reply.type, name] = _NamedValue(
                     reply.type, name, "array", shape, dtype, is_of_model=name in model
                 )
+            # Each reply counts, also where its numbers are not looked at.
             _count_reply(found[reply.type, name], reply.node)
         for name, value in reply.values.items():
-            one = found.setdefault((reply.type, name), _NamedValue(reply.type, name, *_describe_value(value)))
-            _count_reply(one, reply.node)
+            named = found.setdefault((reply.type, name), _NamedValue(reply.type, name, *_describe_value(value)))
+            _count_reply(named, reply.node)
         if number < _MOST_REPLIES and left > 0:
             left -= _look_at(reply, found)
+    # Secure aggregation hides single arrays: what the server has are sums of the same names.
     if record.view == "aggregate":
         for parameter in record.parameters:
-            one = _NamedValue("train", parameter.name, "array of sums", parameter.shape, parameter.dtype)
-            found.setdefault((one.type, one.name), one)
+            named = _NamedValue("train", parameter.name, "array of sums", parameter.shape, parameter.dtype)
+            found.setdefault((named.type, named.name), named)
     _add_unrecorded(record, found)
     rows = list(found.values())
-    sizes = [one for one in rows if one.is_group_sizes]
+    sizes = [named for named in rows if named.is_group_sizes]
     return {
-        "rows": [_as_row(one, sizes) for one in rows[:MOST_ROWS]],
+        "rows": [_as_row(named, sizes) for named in rows[:MOST_ROWS]],
         "further": max(0, len(rows) - MOST_ROWS),
     }
 
@@ -124,10 +126,12 @@ def _list_replies(record: Record) -> Iterator[_NamedReply]:
             yield _NamedReply("train", seen.node, _arrays_of(seen), values, seen.count)
     for others in record.others:
         if others.way == "reply":
+            # Clients name their count in either spelling.
             count = next((others.metrics[name] for name in COUNTS if name in others.metrics), None)
             if not is_finite_number(count):
                 count = None
             for node in others.nodes:
+                # Beside training a record keeps what is alike of several nodes once.
                 yield _NamedReply(others.type, node, {}, others.metrics, count)
 
 
@@ -161,38 +165,40 @@ def _describe_value(value: Any) -> tuple[str, tuple[int, ...] | None]:
         return "bytes", (len(value),)
     if isinstance(value, str):
         return "text", None
+    # A bool is an int in Python: it must be asked for first.
     if isinstance(value, bool) or value is None:
         return "yes or no", None
     return "number", None
 
 
-def _count_reply(one: _NamedValue, node: str) -> None:
-    one.replies += 1
-    one.nodes.add(node)
+def _count_reply(value: _NamedValue, node: str) -> None:
+    value.replies += 1
+    value.nodes.add(node)
 
 
 def _look_at(reply: _NamedReply, found: Mapping[tuple[str, str], _NamedValue]) -> int:
     """Look what the numbers of a reply count; returns how many there were."""
     seen = 0
     for name in (*reply.arrays, *reply.values):
-        one = found[reply.type, name]
+        value = found[reply.type, name]
         # What was no list of counts once is none.
-        if one.looked_at and not (one.is_counts or one.is_one_an_example):
+        if value.looked_at and not (value.is_counts or value.is_one_an_example):
             continue
-        numbers = _read_numbers(reply, name, one)
+        numbers = _read_numbers(reply, name, value)
         if numbers is not None:
             seen += numbers.size
-            _look_at_numbers(one, numbers, reply.count)
+            _look_at_numbers(value, numbers, reply.count)
     return seen
 
 
-def _read_numbers(reply: _NamedReply, name: str, one: _NamedValue) -> Numbers | None:
+def _read_numbers(reply: _NamedReply, name: str, named: _NamedValue) -> Numbers | None:
     """Return the numbers of an array of one axis or of a list, if there are not too many."""
     if name in reply.values:
         return _flatten(reply.values[name])
-    if one.shape is None or len(one.shape) != 1 or math.prod(one.shape) > _MOST_OF_ONE:
+    if named.shape is None or len(named.shape) != 1 or math.prod(named.shape) > _MOST_OF_ONE:
         return None
     array = _read(reply, name)
+    # f, i, u: floats and integers; texts and objects count nothing.
     if array is None or array.ndim != 1 or array.size > _MOST_OF_ONE or array.dtype.kind not in "fiu":
         return None
     return array.astype(np.float64)
@@ -206,16 +212,18 @@ def _flatten(value: Any) -> Numbers | None:
     return np.array(value, dtype=np.float64)
 
 
-def _look_at_numbers(one: _NamedValue, numbers: Numbers, count: float | None) -> None:
-    one.looked_at += 1
-    one.are_one_an_example += len(numbers) == count
+def _look_at_numbers(value: _NamedValue, numbers: Numbers, count: float | None) -> None:
+    value.looked_at += 1
+    value.are_one_an_example += len(numbers) == count
+    # rint of infinity is infinity: finite numbers are asked for, too.
     is_whole = bool((np.isfinite(numbers) & (numbers >= 0) & (numbers == np.rint(numbers))).all())
+    # All zeros count nothing.
     if not is_whole or len(numbers) < _FEWEST or not numbers.any():
         return
-    one.are_counts += 1
-    one.add_up += numbers.sum() == count
-    one.filled += int(np.count_nonzero(numbers))
-    one.single += int(np.count_nonzero(numbers == 1))
+    value.are_counts += 1
+    value.add_up += numbers.sum() == count
+    value.filled += int(np.count_nonzero(numbers))
+    value.single += int(np.count_nonzero(numbers == 1))
 
 
 def _add_unrecorded(record: Record, found: dict[tuple[str, str], _NamedValue]) -> None:
@@ -230,47 +238,49 @@ def _add_unrecorded(record: Record, found: dict[tuple[str, str], _NamedValue]) -
             continue
         for array in entry["arrays"]:
             shape = tuple(array["shape"])
-            one = _NamedValue(entry["type"], array["name"], "array", shape, array["dtype"], replies=entry["messages"])
+            value = _NamedValue(entry["type"], array["name"], "array", shape, array["dtype"], replies=entry["messages"])
+            # As long as a count of examples that such replies state: likely a value for each example.
             if shape and shape[0] in counts.get(entry["type"], ()):
-                one.looked_at = one.are_one_an_example = 1
-            found.setdefault((one.type, one.name), one)
+                value.looked_at = value.are_one_an_example = 1
+            found.setdefault((value.type, value.name), value)
         for name in entry["metrics"]:
-            one = _NamedValue(entry["type"], name, "value", replies=entry["messages"])
-            found.setdefault((one.type, one.name), one)
+            value = _NamedValue(entry["type"], name, "value", replies=entry["messages"])
+            found.setdefault((value.type, value.name), value)
 
 
-def _as_row(one: _NamedValue, sizes: Sequence[_NamedValue]) -> dict[str, Any]:
-    row: dict[str, Any] = {"type": one.type, "name": one.name, "kind": one.kind}
-    if one.shape is not None:
-        row["shape"] = list(one.shape)
-    if one.dtype:
-        row["dtype"] = one.dtype
-    row |= {"replies": one.replies, "clients": len(one.nodes), "holds": _say_what_it_holds(one, sizes)}
+def _as_row(value: _NamedValue, sizes: Sequence[_NamedValue]) -> dict[str, Any]:
+    row: dict[str, Any] = {"type": value.type, "name": value.name, "kind": value.kind}
+    if value.shape is not None:
+        row["shape"] = list(value.shape)
+    if value.dtype:
+        row["dtype"] = value.dtype
+    row |= {"replies": value.replies, "clients": len(value.nodes), "holds": _say_what_it_holds(value, sizes)}
     return row
 
 
-def _say_what_it_holds(one: _NamedValue, sizes: Sequence[_NamedValue]) -> str:
+def _say_what_it_holds(value: _NamedValue, sizes: Sequence[_NamedValue]) -> str:
     """Say what the numbers of a name are, as far as they show it; empty where they show nothing.
 
     `sizes` are the names that hold sizes of groups.
     """
-    replies = f"{one.looked_at:,} replies that were looked at"
-    if one.is_group_sizes:
+    replies = f"{value.looked_at:,} replies that were looked at"
+    if value.is_group_sizes:
         return (
-            f"whole numbers that add up to the client's number of examples: sizes of groups; {one.single:,} of "
-            f"{one.filled:,} groups in {replies} have one example alone"
+            f"whole numbers that add up to the client's number of examples: sizes of groups; {value.single:,} of "
+            f"{value.filled:,} groups in {replies} have one example alone"
         )
-    if one.is_one_an_example:
+    if value.is_one_an_example:
         return "as many values as the client counts examples: one for each of these"
-    if one.is_counts and one.kind == "list" and one.single >= _MANY * one.filled:
+    if value.is_counts and value.kind == "list" and value.single >= _MANY * value.filled:
         return (
-            f"whole numbers; {one.single:,} of {one.filled:,} that are not 0 in {replies} are 1: where they count "
+            f"whole numbers; {value.single:,} of {value.filled:,} that are not 0 in {replies} are 1: where they count "
             "examples, such a 1 is one example alone"
         )
     for other in sizes:
-        if one.type != other.type or one.kind != "array" or not one.shape or not other.shape:
+        if value.type != other.type or value.kind != "array" or not value.shape or not other.shape:
             continue
-        if one.shape[0] == other.shape[0]:
+        # Beside group sizes an array with as many rows likely holds a statistic of each group.
+        if value.shape[0] == other.shape[0]:
             return (
                 f"a row for each group of {other.name}: where a group has one example alone, a mean over it is that "
                 "example itself"

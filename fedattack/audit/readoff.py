@@ -46,6 +46,7 @@ def read_off(what: str, right: Sequence[NDArray[Any]], certain: Sequence[NDArray
     right, certain
         For each run (clients,): how many of each client.
     """
+    # A client counts once a run; arrays hold its number of certain hits.
     clients = sum(int((np.asarray(of_run) > 0).sum()) for of_run in certain)
     totals = [int(sum(np.asarray(of_run).sum() for of_run in counts)) for counts in (right, certain)]
     return {"what": what, "right": totals[0], "certain": totals[1], "clients": clients}
@@ -75,16 +76,20 @@ def bits_beside(examples: Floats, others: Floats, known: Floats, tolerance: floa
     columns = _columns_apart(known)
     examples, others, known = examples[:, columns], others[:, columns], known[:, columns]
     compared = max(1, (len(others) + len(known)) * max(1, len(columns)))
+    # Beyond the budget of comparisons examples have 0 bits, and are called certain by nothing.
     for row, example in enumerate(examples[: max(1, _MOST_COMPARED // compared)]):
         others_in_all, times = 0, np.zeros(len(columns))
+        # Of all known examples: in how many other ones each column is met as well.
         for near in _find_near(known, example, tolerance):
             # The example itself, and its equals, say nothing of how rare it is.
             other = near[~near.all(axis=1)]
             others_in_all += len(other)
             times += other.sum(axis=0)
+        # log2 of how much rarer than the whole a match in this column is, with one added to both counts.
         rarity = np.log2(others_in_all + 1) - np.log2(times + 1)
         bits[row] = float(rarity.sum())
         for near in _find_near(others, example, tolerance):
+            # A rival that is nearer in all columns but a few leaves the bits of these few alone.
             bits[row] = min(bits[row], float((~near @ rarity).min()))
     return bits
 
@@ -93,6 +98,7 @@ def _find_near(rows: Floats, example: Floats, tolerance: float) -> Iterator[Flag
     """Yield of rows (n, columns), some at once, which numbers are near the example's."""
     at_once = max(1, _AT_ONCE // max(1, rows.shape[1]))
     for first in range(0, len(rows), at_once):
+        # Of NaN nothing is near: the comparison is false.
         yield np.abs(rows[first : first + at_once] - example) <= tolerance
 
 
@@ -101,12 +107,15 @@ def _columns_apart(known: Floats) -> NDArray[np.int64]:
     some = known[:_COMPARED_ROWS]
     centred = some - some.mean(axis=0) if len(some) else some
     scale = np.abs(centred).max(axis=0, initial=0)
+    # A column that never varies tells nothing.
     varies = np.flatnonzero(scale > 0)
+    # Rounded, as the same numbers in other units differ in the last digits.
     alike = np.round(centred[:, varies] / scale[varies], 6)
     if not alike.size:
         return varies
     # The sign, too, may be another one.
     first = alike[np.abs(alike).argmax(axis=0), np.arange(len(varies))]
+    # Adding 0.0 makes −0.0 to 0.0, which `unique` would take for another value.
     _, kept = np.unique(alike * np.sign(first) + 0.0, axis=1, return_index=True)
     return varies[np.sort(kept)]
 
@@ -127,6 +136,7 @@ def bits_of_items(own: int, others: int, held: int, all_held: int) -> float:
     hits = np.arange(own, min(held, named) + 1, dtype=np.float64)
     if not own or not len(hits):
         return 0.0
+    # The upper tail of a hypergeometric distribution, by logarithms: factorials of thousands exceed a float.
     logarithms = _log_ways(held, hits) + _log_ways(all_held - held, named - hits) - _log_ways(all_held, named)
     return max(0.0, -float(logsumexp(logarithms)) / math.log(2.0))
 
@@ -134,5 +144,6 @@ def bits_of_items(own: int, others: int, held: int, all_held: int) -> float:
 def _log_ways(size: float, chosen: Any) -> Any:
     """Return the logarithm of how many ways there are to choose so many; −∞ where there are not as many."""
     possible = (chosen >= 0) & (chosen <= size)
+    # gammaln has poles where nothing can be chosen: zeros stand in there.
     some = np.where(possible, chosen, 0)
     return np.where(possible, gammaln(size + 1) - gammaln(some + 1) - gammaln(size - some + 1), -np.inf)

@@ -85,6 +85,7 @@ def audit_runs(
     RecordError
         If a record is missing or damaged.
     """
+    # Without a caller that shows progress nobody is told.
     tell = progress or (lambda step, done, total: None)
     study = folder.study
     setting = setting_of(study, runs)
@@ -93,10 +94,12 @@ def audit_runs(
     findings = judge_attacks(
         runs, setting=setting, provenance=provenance, listings=listings, failed=failed, check=check
     )
+    # An audit in which every attack failed has nothing to say, and ends with the first failure.
     if failed and not findings and UNANSWERED not in study:
         name, first = next(iter(failed.items()))
         first.end(f"{name} could not be judged")
     unjudged = dict(failed or {})
+    # Controls were made before, by the audit of an app, which notes them in the study.
     controls = {attack: Control(**control) for attack, control in study.get("controls", {}).items()}
     findings = with_controls(findings, controls)
     if runs[0].record.server == "isolating":
@@ -121,10 +124,12 @@ def audit_runs(
         "observed": observed,
         "reached": reached_of(runs[0].sent),
         "notes": notes_of(runs),
+        # What was audited, by the hash of its index: `validate` holds the records against it.
         "records": {run.part.place: vars(RecordMark.of(run.record)) for run in runs},
     }
     if not findings and UNANSWERED in study:
         facts[UNANSWERED] = study[UNANSWERED]
+        # What witnesses said stands first: it explains why nothing could be asked.
         facts["notes"] = list(dict.fromkeys([*study.get(WITNESSED, ()), *facts["notes"]]))
         if SENT in study:
             facts["sent"] = study[SENT]
@@ -133,13 +138,16 @@ def audit_runs(
             listed(listings)
     facts |= _truths(runs, observed["in_plaintext"], device, tell, failed)
     left_out = [*list_damage(runs), *study.get(LEFT_OUT, ())]
+    # Failures that belong to an attack stand beside its question already.
     for what, failure in (failed or {}).items():
         if what not in unjudged:
             left_out.append(f"{what}: {failure.why}")
     if left_out:
         facts[LEFT_OUT] = left_out
     write_json(folder.path / FINDINGS, list(map(Finding.to_dict, findings)))
+    # run.json binds the findings: who changes these alone is noticed.
     facts["findings_sha256"] = hashlib.sha256((folder.path / FINDINGS).read_bytes()).hexdigest()
+    # Written last: a folder without a run.json was not audited to its end.
     write_sealed(folder.path / RUN, facts)
     return findings, facts
 
@@ -168,6 +176,7 @@ def _truths(
             with failing_alone(failed, f"how good the {models} are"), suppress(*expected):
                 quality.append(measure_quality(*what, device=device, progress=partial(tell, models)))
                 trained.append(training_accuracy(*what, device=device))
+    # Curves of some seeds alone would be compared as if they were of all.
     if len(quality) == len(trained) == len(runs):
         facts |= curves_of(runs, quality, trained)
     if len(private) == len(runs):

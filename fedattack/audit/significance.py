@@ -31,6 +31,7 @@ HEADLINES = 0.9
 
 # With so few arrangements p is one of few numbers, and so many draws of each tell which.
 _FEW = 120
+# Each arrangement comes up about 400 times, enough to tell its share from the next one.
 _OF_EACH = 400
 
 # Draws after which a test ends whose p is plainly no evidence, and the share of them that says so.
@@ -105,8 +106,10 @@ def significance_of(
     if not math.isfinite(observed):
         raise DataError(f"{how}: the statistic of a test is {observed}; expected a finite number")
     few = arrangements <= _FEW
+    # With few arrangements p is a multiple of 1/arrangements, which more draws pin down.
     if few:
         draws = max(draws, _OF_EACH * int(arrangements))
+    # Sums in another order differ by rounding: what equals the observed one but for that counts as equal.
     margin = 1e-9 * max(1.0, abs(observed))
     bar, ceiling = observed - margin, observed + margin
     count = exceeded = undercut = 0
@@ -117,12 +120,16 @@ def significance_of(
         exceeded += int((~(drawn < bar)).sum())
         undercut += int((~(drawn > ceiling)).sum())
         count += size
+        # Stopped early only where the answer is "no evidence": the error of a leak does not change.
         if exceeded > _PLAINLY * count:
             break
     least = least_p(arrangements, draws)
+    # The observed arrangement is one of them: p is never 0.
     p = _share_of(exceeded, count)
     if few and count == draws:
+        # The nearest multiple of 1/arrangements.
         p = round(exceeded / count * arrangements) / arrangements
+    # The caller's generator stays where p left it: what is asked of the other side must not change later draws.
     further = deepcopy(rng)
     while count < draws and undercut <= _PLAINLY_NOT_BELOW * count and _share_of(undercut, draws) <= BELOW_ERROR:
         size = _size_of_draw(count, draws, at_once)
@@ -131,6 +138,7 @@ def significance_of(
     below = _share_of(undercut, count)
     if few and count == draws:
         below = round(undercut / count * arrangements) / arrangements
+    # No p is below what the arrangements allow.
     return Significance(max(p, least), least, how, max(below, least))
 
 
@@ -148,6 +156,7 @@ def _share_of(found: int, count: int) -> float:
 
 def least_p(arrangements: float, draws: int = DRAWS) -> float:
     """Return the smallest p that a test with so many different exchanges, of which so many are drawn, can give."""
+    # The larger bound counts: of arrangements, or of draws.
     return max(1 / arrangements, 1 / (draws + 1))
 
 
@@ -164,16 +173,22 @@ def exchange_within(cells: Rows, rng: np.random.Generator, count: int, places: R
     In the returned (count, m), position ``places[i]`` is taken by what stands at ``[draw, i]``, which is of the same
     cell.
     """
+    # Positions of the same cell lie together.
     by_cell = np.argsort(cells, kind="stable")
+    # Cells as 0 … k − 1, so that their number fits into the high bits.
     ranks = np.unique(cells, return_inverse=True)[1].astype(np.int64)
     # Cell, random number and position in one number: sorting these is several times as fast as sorting positions.
     bits = len(cells).bit_length()
+    # The random part takes what is left of 63 bits: cell above it, position below.
     drawn = rng.integers(1 << (63 - 2 * bits), size=(count, len(cells))) << bits
     drawn += (ranks << (63 - bits)) + np.arange(len(cells))
+    # Within a cell positions now stand in random order, cell after cell.
     drawn.sort(axis=1)
+    # The inverse of a permutation: where in the sorted order each position lies.
     asked = np.argsort(by_cell)
     if places is not None:
         asked = asked[places]
+    # The low bits hold the position that came there.
     return np.take(drawn, asked, axis=1) & ((1 << bits) - 1)
 
 
@@ -181,11 +196,13 @@ def arrangements_within(cells: Rows, kinds: Rows | NDArray[np.bool_]) -> float:
     """Count the ways to deal to each cell's positions what it has of each kind; infinite where there are very many."""
     _, sizes = np.unique(cells, return_counts=True)
     _, parts = np.unique(np.stack([cells, kinds]), axis=1, return_counts=True)
+    # A multinomial coefficient for each cell, multiplied over all, by logarithms.
     return count_of(float(gammaln(sizes + 1).sum() - gammaln(parts + 1).sum()))
 
 
 def exchange_clients(clients: int, rng: np.random.Generator, count: int) -> Rows:
     """Draw who is who: (count, clients), in each row all clients once."""
+    # Sorting random numbers gives a uniform permutation for each row.
     return np.argsort(rng.random((count, clients)), axis=1)
 
 
@@ -203,24 +220,26 @@ def correct_findings(findings: Sequence[Finding]) -> list[Finding]:
     and the others have its part of the error.
     """
     # What could not have been a leak whatever came out takes nothing from the others.
-    tested = [one for one in findings if one.p is not None and one.verdict != TOO_FEW]
+    tested = [each for each in findings if each.p is not None and each.verdict != TOO_FEW]
     ps = []
-    for one in tested:
-        ps.append(0.0 if one.is_certain else one.p or 0.0)
-    weights = share_error([one.headline for one in tested])
+    for each in tested:
+        # What is certain needs no test, but takes its place in the order.
+        ps.append(0.0 if each.is_certain else each.p or 0.0)
+    weights = share_error([each.headline for each in tested])
     corrected = iter(enumerate(adjust(ps, weights)))
     final = []
     for finding in findings:
         if finding.p is None or finding.verdict == TOO_FEW:
             final.append(finding)
             continue
-        place, p = next(corrected)
+        index, p = next(corrected)
         if finding.is_certain:
             final.append(finding)
             continue
         best = p
         if p > ERROR:
-            best = adjust([*ps[:place], finding.p_least or 0.0, *ps[place + 1 :]], weights)[place]
+            # Could this finding have been a leak, had its p been the least, and all others as they are?
+            best = adjust([*ps[:index], finding.p_least or 0.0, *ps[index + 1 :]], weights)[index]
         final.append(_correct_finding(finding, p, best, len(tested)))
     return final
 
@@ -246,13 +265,16 @@ def adjust(ps: Sequence[float], weights: Sequence[float]) -> list[float]:
 
     Weights (n,) are above 0, and larger for what was to be found first.
     """
+    # Weighted Holm: by p over weight, the least first.
     order = sorted(range(len(ps)), key=lambda index: ps[index] / weights[index])
     left = math.fsum(weights)
     highest = 0.0
     corrected = [1.0] * len(ps)
     for index in order:
+        # Adjusted values never fall along the order.
         highest = max(highest, min(1.0, ps[index] / weights[index] * left))
         corrected[index] = highest
+        # A step-down: the weights of those before have been spent.
         left -= weights[index]
     return corrected
 
@@ -263,5 +285,6 @@ def share_error(headlines: Sequence[bool]) -> list[float]:
     others = len(headlines) - first
     if not first or not others:
         return [1.0] * len(headlines)
+    # Within each group all share alike.
     shares: list[float] = np.where(headlines, HEADLINES / first, (1 - HEADLINES) / others).tolist()
     return shares

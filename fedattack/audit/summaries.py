@@ -58,14 +58,15 @@ def histogram(with_it: NDArray[np.float64], without: NDArray[np.float64]) -> dic
     finite = both[np.isfinite(both)]
     if not len(finite) or not len(with_it) or not len(without):
         return {}
+    # Outer scores go into the first and the last bin: nothing is dropped.
     low, high = np.quantile(finite, (_BEYOND / 2, 1 - _BEYOND / 2)).tolist()
     if high <= low:
         high = low + 1
     edges = np.linspace(low, high, SCORE_BINS + 1)
     counts = {"edges": edges.tolist()}
     for name, scores in (("positive", with_it), ("negative", without)):
-        places = np.searchsorted(edges, scores, side="right") - 1
-        counts[name] = np.bincount(places.clip(0, SCORE_BINS - 1), minlength=SCORE_BINS).tolist()
+        bins = np.searchsorted(edges, scores, side="right") - 1
+        counts[name] = np.bincount(bins.clip(0, SCORE_BINS - 1), minlength=SCORE_BINS).tolist()
     return counts
 
 
@@ -75,6 +76,7 @@ def reliability(sure: NDArray[np.float64], right: NDArray[Any]) -> dict[str, Any
     Returned are mean ``confidence``, ``accuracy`` and ``count`` of each of :data:`BINS` bins that has answers, and the
     expected calibration error ``ece``.
     """
+    # A confidence of exactly 1 belongs to the last bin.
     bins = np.minimum((sure * BINS).astype(int), BINS - 1)
     confidence, accuracy, count = [], [], []
     for index in np.unique(bins):
@@ -84,6 +86,7 @@ def reliability(sure: NDArray[np.float64], right: NDArray[Any]) -> dict[str, Any
         count.append(int(inside.sum()))
     error = 0.0
     for size, stated, correct in zip(count, confidence, accuracy, strict=True):
+        # Expected calibration error: Guo et al. 2017, ICML, equation 3, bins weighted by their size.
         error += size * abs(stated - correct)
     return {"confidence": confidence, "accuracy": accuracy, "count": count, "ece": error / len(sure)}
 
@@ -92,6 +95,7 @@ def part_by_label(truth: Truth, labels: NDArray[Any]) -> dict[str, NDArray[np.st
     """Part targets by their labels (n, …), by name where these have names; those of a regression part nothing."""
     if labels.ndim != 1 or not len(labels) or not np.issubdtype(labels.dtype, np.integer):
         return {}
+    # Labels without names, as in a record of somebody else, stand as numbers.
     if labels.min() >= 0 and labels.max() < len(truth.classes):
         return {"label": np.array(truth.classes, dtype=np.str_)[labels]}
     return {"label": labels.astype(np.str_)}
@@ -124,7 +128,9 @@ def rate_populations(
         for kind, parts in parted.items():
             for name in np.unique(parts).tolist():
                 credit[kind][name].append(of_seed[parts == name])
+    # A kind with one part compares nothing; one with very many, such as identifiers, is no list for people.
     kinds = {kind: parts for kind, parts in credit.items() if 1 < len(parts) <= _MOST_PARTS}
+    # Every part that is shown counts as a comparison.
     comparisons = sum(map(len, kinds.values()))
     entries: list[dict[str, Any]] = []
     for kind, by_name in kinds.items():
@@ -152,6 +158,7 @@ def rate_surest(
     draw = np.random.default_rng((seed, _TIES))
     credit = []
     for sure, right in seeds:
+        # Shuffled before a stable sort: ties are broken at random, and not by the order of the targets.
         order = draw.permutation(len(sure))
         order = order[np.argsort(-sure[order], kind="stable")]
         credit.append(right[order[: len(order) // _TENTH]].astype(np.float64))

@@ -45,6 +45,7 @@ class Column:
 
     def text(self, row: Row) -> str:
         """Write its cell for the page."""
+        # A custom writer wins, as for cells that are made of several keys.
         if self.write is not None:
             return self.write(row)
         if self.kind is None:
@@ -94,6 +95,7 @@ class Table:
     @property
     def form(self) -> Kind:
         """The kind of the series that a finding holds of it."""
+        # Without a key a column is made of others, and is on the page alone.
         columns = [column for column in self.columns if column.key]
         kinds = {column.key: column.kind for column in columns if column.kind is not None}
         about = {column.key: column.about for column in columns if column.about}
@@ -114,6 +116,7 @@ class Table:
     def header(self) -> list[str]:
         """The titles of the file's columns."""
         titles = [column.file or column.key for column in self.file_columns]
+        # One run's rows carry their seed; tables over runs name it themselves, where they do.
         return titles if self.over_runs else ["seed", *titles]
 
     def store(self, rows: Iterable[Row]) -> list[dict[str, Any]]:

@@ -36,6 +36,7 @@ from fedattack.record.folder import HOLDINGS
 from fedattack.record.nodes import NODES, note_node, read_nodes
 from fedattack.record.schema import RecordId
 
+# Arrays lie apart from the sealed JSON, which holds the hash of each.
 OWNERS = "owners.npz"
 EVALUATION = "evaluation.npz"
 _LARGEST_LABEL = 10**6
@@ -281,6 +282,7 @@ class Truth:
 
     def __post_init__(self) -> None:
         if not len(self.origins):
+            # A truth of an earlier version, or of threats that ask nothing of origins.
             object.__setattr__(self, "origins", np.full(len(self.owners), ""))
 
     def check_nodes(self, nodes: Iterable[str], *, seed: int, where: str = "record") -> None:
@@ -352,6 +354,7 @@ def write_truth(
         letters a-z, digits and hyphens.
     """
     _check_evaluation(evaluation, records)
+    # NumPy holds one text a target: several holders go into an array of pairs.
     sole, shared = _told_apart(owners or [], clients)
     come_from = np.full(len(sole), "")
     if origins is not None:
@@ -367,6 +370,7 @@ def write_truth(
     for name, part in ((ATTRIBUTES, attributes), (RECORDS, records)):
         if part is not None:
             tables[name] = split(part)[1]
+    # Each threat's answers are a file, whose name says whose they are.
     for name, answered in (answers or {}).items():
         tables[_file_of_answer(name)] = dict(answered)
     files = {name: write_npz(folder / name, arrays) for name, arrays in tables.items()}
@@ -387,6 +391,7 @@ def write_truth(
         unread=unread,
         record=record,
     )
+    # Written last, with the hashes of all other files: a truth that was cut short is none.
     write_with_files(folder / HOLDINGS, truth, files)
 
 
@@ -417,6 +422,7 @@ def _told_apart(
     owners: Sequence[str | Collection[str]], clients: Sequence[str]
 ) -> tuple[NDArray[np.str_], NDArray[np.int64]]:
     """Put owners into the two arrays of the file: a name a target, and (target, client) pairs where it is SEVERAL."""
+    # A client of that name could hide who holds what.
     if taken := {NOBODY, SEVERAL} & {*clients}:
         raise DataError(f"{taken.pop()!r} cannot be a client's name in the truth, where it means something else")
     index_of = {name: index for index, name in enumerate(clients)}
@@ -425,6 +431,7 @@ def _told_apart(
     for target, entry in enumerate(owners):
         if isinstance(entry, str):
             entry = [entry]
+        # A dict keeps the order in which holders were named, each once.
         names = dict.fromkeys(entry)
         names.pop(NOBODY, None)
         for name in names:
@@ -435,6 +442,7 @@ def _told_apart(
             shared += [(target, index_of[name]) for name in names]
         else:
             sole.append(next(iter(names), NOBODY))
+    # reshape, as an empty list would make an array of one axis.
     return np.array(sole, dtype=np.str_), np.array(shared, dtype=np.int64).reshape(-1, 2)
 
 
@@ -448,10 +456,10 @@ def _check_origins(origins: NDArray[Any], owners: NDArray[np.str_], clients: Seq
     stated = np.flatnonzero(origins != "")
     if unknown := {*origins[stated].tolist()} - {*clients}:
         raise DataError(f"{where}: {short(min(unknown), 60)!r} is no client; expected one, or nothing")
-    held = stated[owners[stated] != NOBODY]
-    if len(held):
+    wrong = stated[owners[stated] != NOBODY]
+    if len(wrong):
         raise DataError(
-            f"{where}: target {held[0]} has an origin, but somebody holds it; expected origins of targets of nobody"
+            f"{where}: target {wrong[0]} has an origin, but somebody holds it; expected origins of targets of nobody"
         )
 
 
@@ -461,6 +469,7 @@ def note_accuracy(folder: Path | str, *, client: str, server_round: int, own: fl
     Its accuracy, in 0 … 1, on its own training examples, and on examples that no client holds.
     """
     path = Path(folder) / ACCURACY / f"{client}.jsonl"
+    # Each client appends to a file of its own, so that no two processes write to one.
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a", encoding="utf-8") as file:
         file.write(json.dumps(split(_AccuracyNote(server_round, own, unheld))[0]) + "\n")
@@ -481,6 +490,7 @@ def read_truth(folder: Path) -> Truth:
     stated, files = read_with_files(Truth, folder / HOLDINGS, DataError, _HINT)
     clients, canaries = stated["clients"], stated.get("canaries", ())
     everyone = {*clients, *canaries}
+    # Names must be unique, since all else names clients by them.
     if len(everyone) != len(clients) + len(canaries) or {NOBODY, SEVERAL} & everyone:
         raise DataError(f"{folder / HOLDINGS}: clients: a name stands there twice, or means something else; {_HINT}")
     owned = read_npz(folder / OWNERS, DataError, _HINT, "owners", "shared", "origins")
@@ -504,6 +514,7 @@ def read_truth(folder: Path) -> Truth:
     }
     truth = Truth(**{**stated, **further})
     named = {*truth.owners.tolist()} - {NOBODY, SEVERAL}
+    # Canaries are clients of the auditor, and hold nothing.
     named |= {*truth.nodes.values()} - {*canaries}
     for about in (truth.attributes, truth.records):
         if about is not None:
@@ -513,6 +524,7 @@ def read_truth(folder: Path) -> Truth:
         raise DataError(f"{folder}: {listed} is no client of {HOLDINGS}; the truth contradicts itself")
     if truth.records is not None and not len(truth.evaluation[1]):
         raise DataError(f"{folder}: {RECORDS} is there without {EVALUATION}; {_HINT}")
+    # Either of the two arrays, changed alone, is found out here.
     if {*truth.shared} != {*np.flatnonzero(truth.owners == SEVERAL).tolist()}:
         raise DataError(f"{folder / OWNERS}: the targets of several owners are not those of `shared`; {_HINT}")
     return truth
@@ -526,6 +538,7 @@ def _read_counts(stated: Mapping[str, Any], folder: Path) -> NDArray[np.int64]:
 
 
 def _read_owners(owners: NDArray[Any], folder: Path) -> NDArray[np.str_]:
+    # An empty array has the type float in NumPy.
     if owners.ndim != 1 or (owners.dtype.kind != "U" and len(owners)):
         raise DataError(
             f"{folder / OWNERS}: expected a client's name for every target; got {owners.dtype} {owners.shape}; {_HINT}"
@@ -534,6 +547,7 @@ def _read_owners(owners: NDArray[Any], folder: Path) -> NDArray[np.str_]:
 
 
 def _read_evaluation(path: Path, files: Collection[str]) -> tuple[NDArray[np.float32], NDArray[Any]]:
+    # Who has no examples that nobody holds writes none: the list of files then says so.
     if files and EVALUATION not in files:
         return _NO_EXAMPLES
     arrays = read_npz(path, DataError, _HINT, "x", "y")
@@ -542,6 +556,7 @@ def _read_evaluation(path: Path, files: Collection[str]) -> tuple[NDArray[np.flo
 
 def _checked_records(path: Path, x: NDArray[Any], y: NDArray[Any]) -> tuple[NDArray[np.float32], NDArray[Any]]:
     """Check examples x and labels y of the truth: as many of both, numbers, and finite."""
+    # An example may be one record of fields: then its array has one axis.
     fits = x.ndim + bool(fields(x)) >= 2 and y.ndim >= 1 and len(x) == len(y) > 0 and x.size > 0 and y.size > 0
     if not fits or fault(x) or y.dtype.kind not in "iuf":
         raise DataError(
@@ -553,6 +568,7 @@ def _checked_records(path: Path, x: NDArray[Any], y: NDArray[Any]) -> tuple[NDAr
     if y.dtype.kind in "iu":
         if not 0 <= y.min() <= y.max() <= _LARGEST_LABEL:
             raise DataError(f"{path}: expected labels 0 … {_LARGEST_LABEL}, got {y.min()} … {y.max()}; {_HINT}")
+        # Any whole type becomes the one that torch takes as labels.
         y = y.astype(np.int64)
     if not fields(x):
         x = x.astype(np.float32)
@@ -573,11 +589,13 @@ def _read_positives(path: Path, clients: int) -> NDArray[np.bool_] | None:
 
 def _holders(pairs: NDArray[Any], targets: int, clients: Sequence[str], folder: Path) -> dict[int, tuple[str, ...]]:
     """Name the holders of each target that several hold, from pairs (target, client)."""
+    # Before an index is used: a negative one would name a client from the end.
     fits = pairs.ndim == 2 and pairs.shape[1] == 2 and pairs.dtype.kind in "iu"
     if not fits or not ((pairs >= 0) & (pairs[:, 1:] < len(clients))).all():
         raise DataError(
             f"{folder / OWNERS}: shared: expected pairs of a target and one of {len(clients)} clients; {_HINT}"
         )
+    # Checked before the dictionary is made: a hostile file could repeat one pair without end.
     if len(pairs) > targets * len(clients) or len(np.unique(pairs, axis=0)) < len(pairs):
         raise DataError(
             f"{folder / OWNERS}: shared: expected each pair once of {targets} targets and {len(clients)} clients, got "
@@ -601,6 +619,7 @@ def _read_privacy(path: Path, clients: int) -> Privacy | None:
 def _read_accuracy(folder: Path, clients: Collection[str]) -> dict[int, dict[str, tuple[float, float]]]:
     accuracy: dict[int, dict[str, tuple[float, float]]] = defaultdict(dict)
     for path in sorted(folder.glob("*.jsonl")):
+        # The file's name is the client's; anybody may have put a file there.
         if path.stem not in clients:
             raise DataError(f"{path}: {short(path.stem, 60)} is no client of {HOLDINGS}; {_HINT}")
         for number, line in enumerate(read_text(path, DataError, _HINT).splitlines(), start=1):
@@ -626,6 +645,7 @@ def _read_private(path: Path, clients: int) -> dict[str, ClientAttribute]:
         return {}
     found = dict(read_sealed(path, form_of(_PrivateFile), DataError, _HINT).attributes)
     for name, attribute in found.items():
+        # Values are indices into the names.
         if len(attribute.values) != clients or not {*attribute.values} <= {*range(len(attribute.names))}:
             raise DataError(
                 f"{path}: {short(name, 60)}: expected one of {len(attribute.names)} values for each of {clients} "
@@ -639,6 +659,7 @@ def _read_answers(folder: Path, files: Collection[str]) -> dict[str, dict[str, N
     answers = {}
     for file in files:
         name = file.removeprefix("answer.").removesuffix(".npz")
+        # The name is made into a path again and compared, so that no other path can hide behind it.
         if _ANSWER.fullmatch(name) and file == _file_of_answer(name):
             answers[name] = read_npz(folder / file, DataError, _HINT)
     return answers
@@ -648,8 +669,8 @@ def _read_records(folder: Path) -> HeldRecords | None:
     path = folder / RECORDS
     if not path.exists():
         return None
-    held = read_arrays(HeldRecords, path, DataError, _HINT)
-    x, y = _checked_records(path, held.x, held.y)
+    records = read_arrays(HeldRecords, path, DataError, _HINT)
+    x, y = _checked_records(path, records.x, records.y)
     if fields(x):
         raise DataError(f"{path}: expected examples that are one array each; got {short(str(x.dtype), 100)}; {_HINT}")
-    return HeldRecords(x, y, held.owners)
+    return HeldRecords(x, y, records.owners)

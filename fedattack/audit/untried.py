@@ -27,22 +27,24 @@ def untried_of(
     """
     unjudged = failed or {}
     asked = {*runs[0].scores} - {*unjudged}
-    found: list[dict[str, Any]] = []
+    entries: list[dict[str, Any]] = []
     for threat in THREATS.values():
         question, failures = threat.question, [name for name in threat.attacks if name in unjudged]
         if asked & {*threat.judged} and failures:
             # Another attack answers the question.
             question += f" ({', '.join(failures)})"
+        # A failure comes first: it explains why a question that was asked has no answer.
         if failures:
             why = "; ".join(f"{name} could not be judged: {unjudged[name].why}" for name in failures)
-            found.append({"question": question, "why": why, "failed": True})
+            entries.append({"question": question, "why": why, "failed": True})
         elif not asked & {*threat.attacks}:
+            # Who posed the questions may know a better reason than the record shows.
             why = (stated or {}).get(threat.name) or _why(threat, runs[0])
-            found.append({"question": question, "why": why})
+            entries.append({"question": question, "why": why})
     for question, why in (stated or {}).items():
         if question not in THREATS:
-            found.append({"question": question, "why": why})
-    return found
+            entries.append({"question": question, "why": why})
+    return entries
 
 
 def _why(threat: Threat, run: Run) -> str:
@@ -52,6 +54,7 @@ def _why(threat: Threat, run: Run) -> str:
         failed: dict[str, Failure] = {}
         missing: list[str] = []
         with failing_alone(failed, name):
+            # Another package's attack may fail here; then it says so, and the rest is listed.
             missing = _find_obstacles(ATTACKS[name], run)
         if failed:
             missing = [f"{name} cannot say what it needs: {failed[name].why}"]
@@ -67,6 +70,7 @@ def _find_obstacles(attack: Attack, run: Run) -> list[str]:
     obstacles = [reason.what for reason in attack.find_obstacles(run.record, run.knowledge)]
     judge = judge_of(attack.name)
     if judge is not None and not obstacles:
+        # Attributes that a judge asks for are None where a truth does not state them.
         unjudged = [name for name in judge.needs_truth if getattr(run.truth, name, None) is None]
         if unjudged:
             obstacles.append("the truth does not hold what it would be judged by")

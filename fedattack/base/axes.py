@@ -79,6 +79,7 @@ class Axes:
         expected = [sizes.get(axis, axis) for axis in self.names]
         fits = dtype.kind in kinds and (len(shape) == count or (len(shape) > count and self.rest))
         for axis, size in zip(self.names, shape, strict=False):
+            # An axis that was seen has its length; a new one sets it for the arrays to come.
             fits = fits and sizes.setdefault(axis, size) == size
         if fits:
             return ""
@@ -92,6 +93,7 @@ class Axes:
         """Say which values of an array are wrong, or cannot be cast to whole numbers of type ``dtype``, or nothing."""
         low, high = self.low, self.high
         if dtype is not None and dtype.kind in "iu":
+            # What is cast must fit: NumPy would wrap a larger number silently.
             low, high = max(low, np.iinfo(dtype).min), min(high, np.iinfo(dtype).max)
         is_limited = (low, high) != (-np.inf, np.inf) or not self.nan
         if array.dtype.kind not in "iuf" or not is_limited:
@@ -109,6 +111,7 @@ class Axes:
                 values = values[~missing]
             if values.size:
                 least, largest = min(least, values.min()), max(largest, values.max())
+            # Of an array on disk the pages that were read are given back.
             let_go(array)
         if least <= largest and not low <= least <= largest <= high:
             return f"expected values in {low:g} … {high:g}, got {least:g} … {largest:g}"
@@ -144,6 +147,7 @@ class ArrayKind:
         """Read a field's type."""
         may_lack = False
         if get_origin(kind) in (Union, UnionType):
+            # X | None: the array may be missing.
             (kind,) = (part for part in get_args(kind) if part is not NoneType)
             may_lack = True
         by_name = is_mapping(kind)

@@ -36,6 +36,7 @@ _CAUSE = 100
 class _ClusterChoice:
     """The cluster of this command, set anew by each that takes --cluster; and the one that this process uses."""
 
+    # On a class, as a module's name would need `global`; nothing is ever made of it.
     address = ""
     connected = ""
 
@@ -72,6 +73,7 @@ class Cluster:
 
     def at_once(self, room: float) -> int:
         """How many pieces of one CPU and so many bytes run at the same time; at least 1."""
+        # On each machine as many as its CPUs and its memory allow.
         return max(1, sum(min(cpus, int(free // room)) for cpus, free in zip(self.cpus, self.memory, strict=True)))
 
 
@@ -95,6 +97,7 @@ def connect(address: str, paths: Sequence[str] = ()) -> Cluster:
     os.environ.setdefault("RAY_task_oom_retries", str(TRIES - 1))
     import ray
 
+    # ray.init takes seconds, and one process has one connection.
     if not ray.is_initialized():
         try:
             _knock(address)
@@ -106,6 +109,7 @@ def connect(address: str, paths: Sequence[str] = ()) -> Cluster:
     elif address not in ("auto", _ClusterChoice.connected):
         raise ConfigError(f"--cluster {address}: this process uses another Ray cluster; end that by ray.shutdown()")
     machines = [node for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU", 0) >= 1]
+    # All are asked before any answer is waited for.
     asked = [(node["NodeManagerHostname"], _ask(node["NodeID"], paths)) for node in machines]
     for host, answer in asked:
         try:
@@ -133,6 +137,7 @@ def _be_brief() -> None:
     def tell(data: Any, ignore_prefix: bool) -> None:
         log.warning("Ray: %s", short(" ".join(data["lines"]), MESSAGE - 5))
 
+    # Ray has no option for this: its own printer is replaced.
     worker.print_to_stdstream = tell
 
 
@@ -146,6 +151,7 @@ def _knock(address: str) -> None:
             address = kept.read_text().strip()
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if host:
+        # A bare host, as of auto without a cluster, is left to Ray.
         socket.create_connection((host, int(port)), timeout=5).close()
 
 
@@ -166,6 +172,7 @@ def _ask(node: str, paths: Sequence[str]) -> Any:
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     there = NodeAffinitySchedulingStrategy(node, soft=False)
+    # num_cpus=0: the question is not held up by work on that machine.
     task = ray.remote(describe_machine).options(num_cpus=0, max_retries=0, scheduling_strategy=there)
     return task.remote(list(paths))
 
@@ -184,6 +191,7 @@ def describe_machine(paths: Sequence[str] = ()) -> dict[str, Any]:
 def _digest_code() -> str:
     digest = hashlib.sha256()
     package = Path(__file__).parents[1]
+    # Sorted, since file systems list in any order.
     for file in sorted(package.rglob("*.py")):
         # A wheel carries the app in the package, a checkout beside it.
         if file.relative_to(package).parts[0] != "_app":
@@ -245,7 +253,9 @@ class Pieces(Generic[Shared, Item, Result]):
         self._work = ray.remote(work).options(
             num_cpus=cpus, num_gpus=gpus, memory=room, max_retries=TRIES - 1, retry_exceptions=False
         )
+        # As many again wait in Ray's queue, so that no machine is idle between two pieces.
         self._at_once = 2 * cluster.at_once(memory)
+        # Put once: it travels to each machine once, and not with every piece.
         self._shared = ray.put(shared)
         self._waiting: deque[Any] = deque()
 
@@ -268,6 +278,7 @@ class Pieces(Generic[Shared, Item, Result]):
         numbers = {self._work.remote(self._shared, item): number for number, item in enumerate(self._items)}
         self._waiting.extend(numbers)
         while self._waiting:
+            # One after the other, as each ends.
             (ended,), _ = ray.wait([*self._waiting], num_returns=1)
             self._waiting.remove(ended)
             try:
@@ -280,6 +291,7 @@ class Pieces(Generic[Shared, Item, Result]):
         import ray
 
         while self._waiting:
+            # force: a piece computes in C, and would not notice a polite request.
             ray.cancel(self._waiting.popleft(), force=True)
 
     def _take(self, piece: Any) -> Result:

@@ -95,6 +95,7 @@ def short(text: str, limit: int = MESSAGE) -> str:
     The beginning says what is wrong and where, the end what to do next. Control characters are made visible: a text
     that came from elsewhere could drive a terminal with them.
     """
+    # Before any scan: a message must be cheap, whatever somebody sent.
     if len(text) > 8 * limit:
         # Of a text of megabytes, only what is shown is looked at.
         text = f"{text[: 4 * limit]} … {text[-4 * limit :]}"
@@ -102,5 +103,6 @@ def short(text: str, limit: int = MESSAGE) -> str:
     line = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in line)
     if len(line) <= limit:
         return line
+    # 3 for the dots and their blanks.
     half = (limit - 3) // 2
     return f"{line[: limit - 3 - half]} … {line[-half:]}"

@@ -6,6 +6,7 @@ from importlib.util import find_spec
 
 from fedattack.base.errors import ConfigError
 
+# Lines such as: torch>=2; extra == 'audit'.
 _REQUIREMENT = re.compile(r"""([\w.-]+).*;.*extra == ['"]audit['"]""")
 
 # Without it all works but the datasets of images.
@@ -22,9 +23,9 @@ def missing() -> list[str]:
         return []
     names = []
     for line in wanted:
-        found = _REQUIREMENT.match(line)
-        if found and found[1] != _SPARED and not _is_there(found[1]):
-            names.append(found[1])
+        match = _REQUIREMENT.match(line)
+        if match and match[1] != _SPARED and not _is_there(match[1]):
+            names.append(match[1])
     return sorted(names)
 
 

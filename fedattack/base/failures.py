@@ -56,6 +56,7 @@ class Failure:
         if is_of_memory(cause):
             return cls(_NO_MEMORY, cause)
         said = short(f"{type(cause).__name__}: {cause}", _LONGEST)
+        # The innermost frame is where it went wrong.
         *_, last = traceback.extract_tb(cause.__traceback__) or [None]
         where = ""
         if last is not None:
@@ -79,6 +80,7 @@ def failing_alone(failed: MutableMapping[str, Failure] | None, what: str) -> Ite
     try:
         yield
     except Exception as cause:
+        # TrustError ends a command whole: a part that asks for trust must not be passed over.
         if failed is None or isinstance(cause, TrustError):
             raise
         failed[what] = Failure.of(cause)

@@ -27,11 +27,13 @@ def atomic_file(path: Path) -> Iterator[IO[bytes]]:
     OSError
         If the disk is full or the folder cannot be written; the partial file is removed first.
     """
+    # In the same folder, and so on the same disk: `replace` is atomic there alone.
     handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:
         with os.fdopen(handle, "w+b") as file:
             yield file
             file.flush()
+            # fsync before the rename: after a power cut the new name must not lead to an empty file.
             os.fsync(file.fileno())
         Path(temporary).replace(path)
     except BaseException:
@@ -74,6 +76,7 @@ class FolderLock:
             return
         self._descriptor = os.open(folder, os.O_RDONLY)
         try:
+            # flock goes with the process, however that ends; a lock file would stay.
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             self.close()
@@ -109,7 +112,9 @@ def signals_raise() -> Iterator[None]:
     for name in ("SIGTERM", "SIGHUP"):
         # Windows has no SIGHUP.
         number = getattr(signal, name, None)
+        # A signal that is ignored, such as SIGHUP under nohup, stays ignored.
         if number is not None and signal.getsignal(number) not in (signal.SIG_IGN, None):
+            # 128 + number is how shells call an end by a signal.
             before[number] = signal.signal(number, lambda number, frame: sys.exit(128 + number))
     try:
         yield
@@ -127,6 +132,7 @@ def make_private(folder: Path) -> None:
 
 def open_private(path: Path, mode: str) -> IO[bytes]:
     """Open a file to write in place; a new one its owner alone can read, whatever the umask."""
+    # Not Path.open, which takes no opener.
     return cast(IO[bytes], open(path, mode, opener=lambda name, flags: os.open(name, flags, 0o600)))
 
 
@@ -148,6 +154,7 @@ def write_json(path: Path, value: Any) -> None:
 def seal(value: Mapping[str, Any]) -> dict[str, Any]:
     """Copy ``value``, with the SHA-256 of its compact JSON as ``check``: that tells damage, not tampering."""
     text = json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    # Compact and in order of insertion: the reader seals the parsed value in the same way.
     return {**value, "check": hashlib.sha256(text.encode()).hexdigest()}
 
 
@@ -163,6 +170,7 @@ def write_sealed(path: Path, value: Mapping[str, Any]) -> str:
 def array_on_disk(shape: tuple[int, ...], dtype: DTypeLike, folder: Path | None = None) -> NDArray[Any]:
     """Make an array of zeros in a file without a name, in ``folder`` or the temporary one; it goes with the array."""
     with tempfile.TemporaryFile(dir=folder) as file:
+        # The file has no name any more when it is mapped: it goes with the last reference.
         return np.memmap(file, dtype=dtype, mode="w+", shape=shape)
 
 
@@ -171,6 +179,7 @@ def write_npz(path: Path, arrays: Mapping[str, NDArray[Any]], *, compress: bool 
     save = np.savez_compressed if compress else np.savez
     with atomic_file(path) as file:
         save(file, allow_pickle=False, **arrays)
+        # Hashed as it lies on disk, before it gets its name.
         file.seek(0)
         digest = hashlib.sha256()
         while block := file.read(1 << 20):

@@ -34,6 +34,7 @@ _LOOK_SECONDS = 0.5
 
 def usable_cpus() -> int:
     """Count the CPUs of this process; ``PYTHON_CPU_COUNT`` says another number, as for Python from 3.13 on."""
+    # As cgroups or a batch system restrict it, which os.cpu_count() does not see.
     stated = os.environ.get("PYTHON_CPU_COUNT", "")
     if stated.isdecimal() and int(stated):
         return int(stated)
@@ -46,8 +47,8 @@ def count_processor_seconds() -> float:
     """Return the processor time that this process and all that it started have taken since they began."""
     import psutil  # an observed server and a client do without it
 
-    own = os.times()
-    total = own.user + own.system + own.children_user + own.children_system
+    ours = os.times()
+    total = ours.user + ours.system + ours.children_user + ours.children_system
     # Those that still run are not among the system's count of children.
     for child in psutil.Process().children(recursive=True):
         with suppress(psutil.Error):
@@ -61,16 +62,20 @@ def free_memory(groups: Path = _GROUPS) -> float:
     import psutil  # an observed server and a client do without it
 
     free = float(psutil.virtual_memory().available)
+    # cgroups of version 2, and of version 1.
     bounds = (
         (groups, "memory.max", "memory.current"),
         (groups / "memory", "memory.limit_in_bytes", "memory.usage_in_bytes"),
     )
     for folder, most, taken in bounds:
         try:
-            held = re.search(r"^(?:total_)?inactive_file ([0-9]+)$", (folder / "memory.stat").read_text(), re.MULTILINE)
+            inactive = re.search(
+                r"^(?:total_)?inactive_file ([0-9]+)$", (folder / "memory.stat").read_text(), re.MULTILINE
+            )
+            # Caches of files count as used, but the system gives them back on demand.
             used = int((folder / taken).read_text())
-            if held:
-                used -= int(held[1])
+            if inactive:
+                used -= int(inactive[1])
             free = min(free, int((folder / most).read_text()) - used)
         except (OSError, ValueError):
             # There is no such group, or it has no bound: that is called max.
@@ -80,10 +85,10 @@ def free_memory(groups: Path = _GROUPS) -> float:
 
 def read_size(text: str) -> int:
     """Read a size such as ``2GiB`` or ``300MB`` in bytes; a ConfigError if it is none, or less than 64 MB."""
-    found = re.fullmatch(r"\s*([0-9]{1,9}(?:\.[0-9]{1,6})?)\s*([a-z]*)\s*", text.lower())
-    if found is None or found[2] not in _UNITS:
+    match = re.fullmatch(r"\s*([0-9]{1,9}(?:\.[0-9]{1,6})?)\s*([a-z]*)\s*", text.lower())
+    if match is None or match[2] not in _UNITS:
         raise ConfigError("expected a size such as 2GiB or 300MB")
-    size = int(float(found[1]) * _UNITS[found[2]])
+    size = int(float(match[1]) * _UNITS[match[2]])
     if size < LEAST:
         raise ConfigError("expected a size of at least 64MB")
     return size
@@ -100,8 +105,10 @@ def let_go(array: NDArray[Any]) -> None:
     """Give back the memory in which the system keeps what was read of an array on disk; others stay as they are."""
     base: Any = array
     while isinstance(base, np.ndarray | memoryview):
+        # Views of views: at the end is what owns the memory.
         base = base.base if isinstance(base, np.ndarray) else base.obj
     if isinstance(base, mmap.mmap) and hasattr(base, "madvise"):
+        # The pages are read again from the file when they are needed.
         base.madvise(mmap.MADV_DONTNEED)
 
 
@@ -115,6 +122,7 @@ def end_with_parent(parent: int) -> None:
         return
 
     def watch() -> None:
+        # Orphans get another parent, such as init.
         while os.getppid() == parent:
             time.sleep(_LOOK_SECONDS)
         os._exit(1)
@@ -129,4 +137,5 @@ def give_back_large_blocks() -> None:
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if os.name == "posix" else None
     if mallopt is not None:
+        # Blocks above the threshold are mapped, and unmapped when they are freed.
         mallopt(_MMAP_THRESHOLD, _LARGE)

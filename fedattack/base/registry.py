@@ -64,25 +64,26 @@ class Registry(Mapping[str, N], Generic[N]):
 
     @cached_property
     def _found(self) -> tuple[dict[str, N], dict[str, str]]:
-        found = {one.name: one for one in self._built_in()}
+        found = {item.name: item for item in self._built_in()}
         broken: dict[str, str] = {}
         for name, entry in installed_in(self.group).items():
             try:
-                for one in _as_tuple(entry.load()):
-                    if fault := self._fault(one, found):
+                # An entry point may lead to one item, or to a tuple of some.
+                for item in _as_tuple(entry.load()):
+                    if fault := self._fault(item, found):
                         broken[name] = f"{entry.value} {fault}"
                     else:
-                        found[one.name] = one
+                        found[item.name] = item
             except Exception as cause:  # another package may fail in any way
                 broken[name] = f"{entry.value} cannot be imported: {cause}"
         return found, broken
 
-    def _fault(self, one: Any, others: Mapping[str, N]) -> str:
-        if not isinstance(one, self._kind):
+    def _fault(self, item: Any, others: Mapping[str, N]) -> str:
+        if not isinstance(item, self._kind):
             return f"is no {self._kind.__module__}.{self._kind.__qualname__}"
-        fault = self._find_fault(one, others)
-        if not fault and one.name in others:
-            return f"has the name {one.name!r}, which is taken"
+        fault = self._find_fault(item, others)
+        if not fault and item.name in others:
+            return f"has the name {item.name!r}, which is taken"
         return fault
 
 
@@ -98,14 +99,15 @@ def _as_tuple(stated: Any) -> tuple[Any, ...]:
 
 def installed_in(group: str) -> dict[str, EntryPoint]:
     """Return the entry points of a group, by name; a second one of a name has what it leads to behind it."""
-    found: dict[str, EntryPoint] = {}
+    entries: dict[str, EntryPoint] = {}
+    # Sorted by value: which of two has the name does not depend on the order of installation.
     for entry in sorted(_entry_points(), key=lambda entry: (entry.name, entry.value)):
         if entry.group == group:
             name = entry.name
-            if name in found:
+            if name in entries:
                 name += f" ({entry.value})"
-            found[name] = entry
-    return found
+            entries[name] = entry
+    return entries
 
 
 @cache
@@ -115,6 +117,7 @@ def _entry_points() -> set[EntryPoint]:
     A notebook and ``python -m`` look for packages in the working directory first. It may be a folder that somebody
     handed over, so that what calls itself a package there is none.
     """
+    # What stands in the current folder is no installed package: it may come from a stranger.
     paths = [path for path in sys.path if path and not _is_here(path)]
     entries: set[EntryPoint] = set()  # a package that is installed twice counts once
     for distribution in distributions(path=paths):

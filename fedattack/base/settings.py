@@ -58,6 +58,7 @@ class Words:
         begins = tuple(value for value in self.values if len(value) > 1 and value.endswith(":"))
         words = list(filter(None, map(str.strip, text.split(",")))) if self.several else [text]
         for word in words:
+            # A word with a colon may be an import path, where ":" is among the values.
             is_import = ":" in self.values and ":" in word
             if word not in self.values and not word.startswith(begins) and not is_import:
                 raise ConfigError(f"{short(word, 60)!r}: {instead(word, self.values, listed=False)}")
@@ -136,6 +137,7 @@ class SettingField:
 
     def parse(self, text: str) -> Value:
         """Read a value from the command line; a ConfigError if it is of another type, or out of range."""
+        # Texts need no conversion, and "true" may be one.
         if self.kind is str:
             return self.check(text)
         try:
@@ -167,9 +169,11 @@ class SettingField:
         try:
             checked: Value = self.adapter.validate_python(value)
         except ValidationError as cause:
+            # Pydantic's first error alone: there is one value.
             error = cause.errors(include_url=False)[0]
             expected = _BOUNDS.get(error["type"], _KINDS[self.kind]).format(**error.get("ctx", {}))
             raise ConfigError(f"{self.name} = {short(repr(value), 60)}: expected {expected} ({self.help})") from None
+        # A default need not be one of the words, such as an empty text.
         if checked != self.default:
             try:
                 self._check_words(checked)
@@ -225,6 +229,7 @@ def _settings_of(model: type[SettingsModel]) -> Mapping[str, SettingField]:
         extra, name, kind = dict(cast(dict[str, Any], info.json_schema_extra)), str(info.alias), _find_kind(info)
         if listed := _list_words(info.annotation):
             extra["words"] = Words(listed)
+        # Field() in front: pydantic then reads the bounds from the metadata.
         bounded: Any = Annotated[kind, Field(), *info.metadata]
         adapter: TypeAdapter[Any] = TypeAdapter(bounded, config=_STRICT)
         settings[name] = SettingField(name, kind, info.default, info.description or "", **extra, adapter=adapter)
@@ -243,6 +248,7 @@ def _find_kind(info: FieldInfo) -> type:
     """Return the type of a field's values: of its default, or, where that is ``None``, what else it may be."""
     if info.default is not None:
         return type(info.default)
+    # One type beside None.
     (kind,) = [each for each in get_args(info.annotation) if each is not NoneType]
     if get_origin(kind) is Literal:
         return str

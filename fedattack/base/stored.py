@@ -180,7 +180,7 @@ class _StoredField:
 @cache
 def _fields_of(cls: Any) -> tuple[_StoredField, ...]:
     hints = get_type_hints(cls, include_extras=True)
-    found = []
+    stored = []
     for field in fields(cls):
         hint = hints[field.name]
         kind, *marks = get_args(hint) if get_origin(hint) is Annotated else (hint,)
@@ -192,8 +192,8 @@ def _fields_of(cls: Any) -> tuple[_StoredField, ...]:
         axes, json, optional = (_find_mark(marks, sort) for sort in (Axes, AsJson, OptionalKey))
         array = ArrayKind() if axes is None else ArrayKind.of(kind, axes)
         is_apart = _find_mark(marks, _Apart) is not None
-        found.append(_StoredField(field.name, hint, kind, default, axes, array, json, optional, is_apart))
-    return tuple(found)
+        stored.append(_StoredField(field.name, hint, kind, default, axes, array, json, optional, is_apart))
+    return tuple(stored)
 
 
 def _find_mark(marks: Iterable[Any], sort: type[Any]) -> Any:

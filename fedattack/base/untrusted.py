@@ -110,6 +110,7 @@ def _check_holes(descriptor: int, status: os.stat_result) -> None:
     what inflates.
     """
     stored = _count_stored(descriptor, status)
+    # As much as a compressed array may take: a hole costs its writer nothing.
     if status.st_size > MAX_INFLATED + _RATIO * stored:
         raise OSError(
             0,
@@ -125,11 +126,13 @@ def _count_stored(descriptor: int, status: os.stat_result) -> int:
     system is asked where the holes are; one that knows of none says that all is data.
     """
     size = status.st_size
+    # Blocks are of 512 bytes, whatever the disk says.
     if not hasattr(os, "SEEK_DATA") or 512 * status.st_blocks >= size:
         return size
     stored = at = 0
     try:
         while at < size:
+            # SEEK_DATA leads to the next data, SEEK_HOLE behind it.
             begin = os.lseek(descriptor, at, os.SEEK_DATA)
             at = os.lseek(descriptor, begin, os.SEEK_HOLE)
             stored += at - begin
@@ -139,6 +142,7 @@ def _count_stored(descriptor: int, status: os.stat_result) -> int:
             return stored
         return size
     finally:
+        # The position is part of the descriptor that is read next.
         os.lseek(descriptor, 0, os.SEEK_SET)
     return stored
 
@@ -188,6 +192,7 @@ def parse_json(data: bytes | str) -> Any:
 
     Python's own decoder takes NaN, and ends with a RecursionError or with the stack's end in what is nested deeply.
     """
+    # pydantic's parser: it bounds depth, and is several times as fast as json.
     return from_json(data, allow_inf_nan=False)
 
 
@@ -210,6 +215,7 @@ def read_sealed(path: Path, adapter: TypeAdapter[T], error: Error, hint: str) ->
     if isinstance(value, dict) and isinstance(value.get("check"), str):
         check = value.pop("check")
         try:
+            # Sealed anew, the value must give the same hash.
             matches = seal(value)["check"] == check
         except ValueError:  # a number such as 1e999
             matches = False
@@ -240,6 +246,7 @@ def validate_value(adapter: TypeAdapter[T], value: Any) -> T:
 
 @lru_cache(256)
 def _validator_of(adapter: TypeAdapter[Any]) -> SchemaValidator:
+    # pydantic's public adapter cannot stop at the first fault: its core does.
     return SchemaValidator(_stopping(adapter.core_schema))
 
 
@@ -256,10 +263,12 @@ def _stopping(schema: Any) -> Any:
     changed = {key: _stopping(value) for key, value in schema.items()}
     kind = schema.get("type")
     if kind in ("list", "dict"):
+        # A list of a million faults would otherwise make a million errors.
         changed["fail_fast"] = True
     fields = _find_fields(schema)
     if fields is None:
         return changed
+    # Counted before any key is looked at: unknown keys would each be an error.
     few = core_schema.dict_schema(max_length=len(fields) + _UNKNOWN_KEYS)
     return core_schema.chain_schema([few, changed], ref=changed.pop("ref", None))
 
@@ -270,6 +279,7 @@ def _find_fields(schema: Mapping[str, Any]) -> Mapping[str, Any] | None:
         return None
     if schema.get("config", {}).get("extra_fields_behavior") != "forbid":
         return None
+    # Wrapped schemas, as of validators, hold the fields deeper.
     inner = schema
     while "fields" not in inner:
         inner = inner["schema"]
@@ -289,6 +299,7 @@ def fault(cause: ValidationError) -> str:
     return said if first["type"] == UNFIT else f"{said}, got {shown(first['input'])}"
 
 
+# reprlib writes a few entries of each container, whatever its size.
 _BRIEF = reprlib.Repr()
 _BRIEF.maxstring = _BRIEF.maxother = _BRIEF.maxlong = 60
 
@@ -301,6 +312,7 @@ def shown(value: Any) -> str:
 def verify_files(folder: Path, digests: Mapping[str, str], error: Error, where: Path) -> None:
     """Compare files of a folder with their SHA-256, of which the JSON at ``where`` tells, or raise ``error``."""
     for name, digest in digests.items():
+        # Names come from a file: one with a slash would leave the folder.
         if not PLAIN.fullmatch(name):
             raise error(f"{where}: files: {short(name, 60)!r} is no name of a file beside it")
         hint = f"{where} speaks of it; write the folder anew, or delete its keys `files` and `check`"
@@ -329,6 +341,7 @@ class NpzFile:
 
     def look(self, name: str) -> tuple[np.dtype[Any], tuple[int, ...]]:
         """Return the type and the shape that an array announces, of which :meth:`read` makes sure."""
+        # The header alone: a few hundred bytes of an array of any size.
         with self._archive.open(self._entries[name]) as stream:
             shape, _, dtype, _ = _in_array(name, _read_header, stream.read(_HEADER))
         return dtype, shape
@@ -346,6 +359,7 @@ def open_npz(path: Path, error: Error, hint: str, *, inflated: int = MAX_EXAMPLE
     """
     try:
         with open_regular(path) as file:
+            # What is on the disk bounds what the arrays may take.
             stored = _count_stored(file.fileno(), os.fstat(file.fileno()))
             archive = zipfile.ZipFile(file)
             yield NpzFile(archive, _entries(archive, stored, inflated))
@@ -386,11 +400,13 @@ def read_npz(
 
 def _entries(archive: zipfile.ZipFile, stored: int, most: int) -> dict[str, zipfile.ZipInfo]:
     """Give an archive's arrays by name, if they are few enough and small enough to be what the file can hold."""
+    # infolist may list one name twice, of which zipfile would read the last.
     entries = {entry.filename.removesuffix(".npy"): entry for entry in archive.infolist()}
     if len(entries) != len(archive.infolist()):
         raise ValueError("two arrays have one name")
     if any(entry.compress_type not in _COMPRESSIONS for entry in entries.values()):
         raise ValueError("an array is compressed otherwise than numpy does")
+    # As the archive's directory announces it; `_blocks` holds it against what comes.
     inflated = sum(entry.file_size for entry in entries.values())
     if inflated > most + _RATIO * stored:
         raise ValueError(
@@ -404,6 +420,7 @@ def _read_member(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, name: str, mo
     size = entry.file_size
     with archive.open(entry) as stream:
         blocks = _blocks(stream, size, name)
+        # Allocated once in its whole size: growing would take up to twice the memory.
         content = _in_memory(blocks, size) if size <= most else _on_disk(blocks, size)
     return _in_array(name, view_npy, content)
 
@@ -458,6 +475,7 @@ def view_npy(content: bytes | bytearray | mmap.mmap) -> NDArray[Any]:
     """
     shape, fortran, dtype, start = _read_header(content[:_HEADER])
     count = math.prod(shape)  # of Python's integers, which do not overflow
+    # A shape of many axes could announce more numbers than there are bytes.
     if count * dtype.itemsize != len(content) - start:
         raise ValueError(f"it has another size than its shape {short(str(shape), 60)}")
     flat = np.zeros(0, dtype)
@@ -473,10 +491,12 @@ def _read_header(content: bytes | bytearray) -> tuple[tuple[int, ...], bool, np.
     head = io.BytesIO(content)
     try:
         version = npy.read_magic(head)
+        # Versions 2 and 3 differ in the encoding of names alone.
         read_header = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
         shape, fortran, dtype = read_header(head)
     except Exception as cause:
         raise ValueError(f"the array's header cannot be read ({type(cause).__name__})") from None
+    # Objects are pickled, and unpickling runs code.
     if dtype.hasobject:
         raise ValueError("it holds Python objects, which are not loaded because they can run code")
     if (
@@ -503,12 +523,14 @@ def check_folder(folder: Path, error: Error, *, to_write: bool = False) -> None:
     for entry in _walk(folder, error):
         mode = entry.stat(follow_symlinks=False).st_mode
         if stat.S_ISLNK(mode):
+            # Resolved: a chain of links counts by its end.
             if not _resolve(Path(entry.path), error).is_relative_to(root):
                 raise error(f"{entry.path} is a link that leaves {folder}; put what it leads to in its place")
             if to_write or entry.is_dir():
                 raise error(f"{entry.path} is a link, through which something else would be written; copy the folder")
         elif not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
             raise error(f"{entry.path} is {_kind(mode)}; expected files and folders alone: delete it")
+        # A second name: what is written here would appear elsewhere, too.
         elif to_write and stat.S_ISREG(mode) and entry.stat(follow_symlinks=False).st_nlink > 1:
             raise error(
                 f"{entry.path} has a second name (a hard link), which may be outside of {folder}; copy the folder"
@@ -544,11 +566,13 @@ def copy_files(names: Iterable[str], source: Path, to: Path, error: Error) -> No
                 sizes[name] = os.fstat(file.fileno()).st_size
         except OSError as cause:
             raise error(f"{source / name} cannot be copied ({cause.strerror})") from None
+    # Asked before anything is copied.
     free = shutil.disk_usage(to).free
     if sum(sizes.values()) > free:
         raise error(f"the files of {source} have {sum(sizes.values()):,} bytes, and {free:,} are free at {to}")
     for name, size in sizes.items():
         make_private((to / name).parent)
+        # No more than the size at the first look: a file that grows meanwhile is cut there.
         with open_regular(source / name) as file, atomic_file(to / name) as copy:
             copy_bytes(file, copy, size)
 
@@ -567,6 +591,7 @@ def _walk(folder: Path, error: Error) -> Iterator[os.DirEntry[str]]:
             with os.scandir(waiting.pop()) as entries:
                 for entry in entries:
                     yield entry
+                    # Links are not followed, so that no walk leaves the folder or goes in circles.
                     if entry.path != private and entry.is_dir(follow_symlinks=False):
                         waiting.append(entry.path)
     except FileNotFoundError:
@@ -580,6 +605,7 @@ def remove_inside(root: Path, path: Path, error: Error) -> None:
 
     Raises ``error``, if it is ``root`` itself, is outside, or is reached through a link.
     """
+    # abspath and not resolve: a link on the way must be seen as one.
     root, path = Path(os.path.abspath(root)), Path(os.path.abspath(path))  # noqa: PTH100 - links must stay visible
     if path == root or not path.is_relative_to(root):
         raise error(f"{path} is not inside {root}, and is not deleted")

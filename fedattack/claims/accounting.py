@@ -64,6 +64,7 @@ def compute_epsilon(claim: Claim) -> Configured:
 
 def _bound_epsilon(claim: Claim, rounds: int) -> Epsilon:
     low, high = (bound_by_multiplier(claim, multiplier, rounds) for multiplier in _bound_multipliers(claim))
+    # The least noise gives the upper bound, the most noise the lower one.
     return Epsilon(low.low, high.high)
 
 
@@ -105,10 +106,12 @@ def _bound_multipliers(claim: Claim) -> tuple[float, float]:
     best, worst = 1.0, 1.0
     if claim.largest_share is not None and claim.clients is not None:
         best = worst = claim.largest_share * claim.clients
+    # Of weights that nobody states one client may have all: then nothing is averaged away.
     elif claim.weights != "equal":
         worst = math.inf
         if claim.clients is not None:
             worst = float(claim.clients)
+    # Noise is added to a mean: a client with the largest share moves it by that share of C.
     most, least = multiplier / best, multiplier / worst
     if claim.mechanism == "central-adaptive":
         if claim.clip_falls is None or claim.count_noise is None:
@@ -117,6 +120,7 @@ def _bound_multipliers(claim: Claim) -> tuple[float, float]:
         else:
             least *= claim.clip_falls
     if claim.count_noise is not None:
+        # The noisy count of clipped updates tells something of each client, too: both noises make one multiplier.
         most, least = (with_count(each, claim.count_noise, claim.relation) for each in (most, least))
     return most, least
 
@@ -135,6 +139,7 @@ def _compute_stated(claim: Claim) -> float | None:
         if count != 1:
             return None
         return ratio
+    # Gaussian noise over k rounds is like one release that is √k times as far apart.
     return epsilon_of(ratio * math.sqrt(count), claim.delta)
 
 

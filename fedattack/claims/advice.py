@@ -96,6 +96,7 @@ class Given:
             words += ["--claim", self.claim or "claim.toml"]
         if self.mechanism or mechanism:
             words += ["--mechanism", self.mechanism or mechanism]
+        # shlex: paths of a user may hold blanks.
         return shlex.join(words)
 
 
@@ -126,7 +127,9 @@ def steps_of(answer: ClaimAnswer, given: Given) -> list[NextStep]:
 def open_of(answer: ClaimAnswer) -> list[Open]:
     """List what was not checked, and what was and decides nothing."""
     done = {finding.name for finding in answer.findings}
-    found = [Open(_CHECKS[finding.name], finding.reason) for finding in answer.findings if finding.verdict == UNCHECKED]
+    unchecked = [
+        Open(_CHECKS[finding.name], finding.reason) for finding in answer.findings if finding.verdict == UNCHECKED
+    ]
     reasons = {
         RECORDED: _NO_RECORD[answer.claim.central],
         MEASURED: "no mechanism was given; without one nothing says that the code does what it is configured to do",
@@ -134,8 +137,8 @@ def open_of(answer: ClaimAnswer) -> list[Open]:
     }
     for name, reason in reasons.items():
         if name not in done:
-            found.append(Open(_CHECKS[name], reason))
-    return found + [Open(hazard.what, hazard.why) for hazard in list_hazards(own_noise=False)]
+            unchecked.append(Open(_CHECKS[name], reason))
+    return unchecked + [Open(hazard.what, hazard.why) for hazard in list_hazards(own_noise=False)]
 
 
 def _advise_more_noise(claim: Claim) -> list[NextStep]:
@@ -153,6 +156,7 @@ def _advise_more_noise(claim: Claim) -> list[NextStep]:
         sigma = needed * claim.clip / (claim.clients or 1)
         change = f"σ = {_write_rounded_up(sigma)}{_describe_replaced(claim.deviation)}"
         if claim.mechanism == "flower-localdp":
+            # LocalDpMod computes σ from sensitivity, ε and δ, so that the sensitivity is the number to change.
             sensitivity = sigma / classical_sigma(1.0, claim.epsilon, claim.delta)
             why += f" LocalDpMod draws it if its sensitivity is {_write_rounded_up(sensitivity)}."
     return [NextStep(f"Make the noise larger: {change}", f"{why} It costs accuracy: try it before you promise it.")]
@@ -175,6 +179,7 @@ def multiplier_for(claim: Claim) -> float | None:
     if not _check_multiplier(claim, high):
         return None
     while high > low * _CLOSE:
+        # Geometric: the range spans ten powers of ten.
         middle = math.sqrt(low * high)
         if _check_multiplier(claim, middle):
             high = middle
@@ -184,13 +189,15 @@ def multiplier_for(claim: Claim) -> float | None:
 
 
 def _check_multiplier(claim: Claim, multiplier: float) -> bool:
-    found = compute_epsilon(claim.model_copy(update={"noise_multiplier": multiplier, "sigma": None}))
-    bounds = found.message if claim.epsilon_of == "message" else found.run
+    # A stated σ goes, as it would contradict the multiplier that is tried.
+    configured = compute_epsilon(claim.model_copy(update={"noise_multiplier": multiplier, "sigma": None}))
+    bounds = configured.message if claim.epsilon_of == "message" else configured.run
     return bounds is not None and bounds.high <= claim.epsilon
 
 
 def _write_rounded_up(value: float) -> str:
     """Write three digits, rounded so that the noise is enough."""
+    # The third digit's place.
     step = 10.0 ** (math.floor(math.log10(value)) - 2)
     return f"{math.ceil(value / step) * step:.4g}"
 
@@ -230,6 +237,7 @@ def _advise_key(answer: ClaimAnswer) -> list[NextStep]:
     if first.verdict != UNCHECKED:
         return []
     if first.value is None:
+        # Numbers of the claim are missing; what else is unknown is no key.
         return [NextStep("Complete the claim", f"{first.reason}. {_GUIDE} has its keys.")]
     if claim.central and claim.weights != "equal" and claim.largest_share is None:
         why = "How much one client weighs decides how much of it the noise hides."

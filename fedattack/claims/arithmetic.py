@@ -63,6 +63,7 @@ def judge_bounds(claim: Claim, bounds: Epsilon, unknown: Sequence[str]) -> tuple
     """
     most = claim.epsilon * (1 + TOLERANCE)
     of = scope_of(claim)
+    # An infinite lower bound: no noise at all, or a server that sees the updates.
     if math.isinf(bounds.low):
         return CONTRADICTED, f"nothing bounds the ε of {of}"
     if bounds.low > most:
@@ -81,6 +82,7 @@ def find_mistakes(claim: Claim, found: Configured) -> list[str]:
     if not notes and claim.mechanism == "flower-localdp" and _is_above(claim, found.message):
         notes.append(_FORMULA)
     sampler = _find_poisson(claim, choose_scope(claim, found.message, found.run))
+    # The number is right for one message, and wrong for the run.
     quoted = claim.epsilon_of == "run" and _is_kept(claim, found.message) and _is_above(claim, found.run)
     if quoted and not sampler:
         notes.append(f"ε is that of one message, quoted for a run of {claim.rounds} rounds")
@@ -92,6 +94,7 @@ def _find_poisson(claim: Claim, bounds: Epsilon | None) -> list[str]:
     if claim.sampling_method not in IN_BATCHES or claim.steps is None or not _is_above(claim, bounds):
         return []
     drawn = {"sampling_method": "poisson", "epochs": None}
+    # As if the same steps were drawn with the same rate, each by a coin.
     would = compute_epsilon(claim.model_copy(update=drawn))
     sampled = choose_scope(claim, would.message, would.run)
     if sampled is None or not _is_kept(claim, sampled):
@@ -114,6 +117,7 @@ def _find_small_sensitivity(claim: Claim, found: Configured) -> list[str]:
     """Say how far the stated sensitivity is below what clipping allows for, and what ε would be with it."""
     if claim.clip is None or claim.sensitivity is None or claim.mechanism not in UPDATE:
         return []
+    # How far apart two clipped updates may be.
     apart = claim.clip
     if claim.relation == "replace":
         apart *= 2

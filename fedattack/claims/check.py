@@ -68,6 +68,7 @@ class ClaimAnswer:
         """How often chance alone contradicts a claim that is true, at most; 0 where arithmetic contradicts it."""
         if self.findings[0].verdict == CONTRADICTED:
             return 0.0
+        # Each check that rests on chance errs in 5 % of runs; the sum bounds all of them (Bonferroni).
         return round(ERROR * len(checks_by_chance([finding.name for finding in self.findings])), 2)
 
     def to_dict(self) -> dict[str, Any]:
@@ -128,9 +129,9 @@ def check_claim(
     """
     name = name or "the mechanism"
     claim, notes = choose_claim(claim, mechanism, name, record)
-    found = compute_epsilon(claim)
-    findings = [judge_configured(claim, found)]
-    sentences = [_describe_declared(claim), describe_configured(claim, found)]
+    configured = compute_epsilon(claim)
+    findings = [judge_configured(claim, configured)]
+    sentences = [_describe_declared(claim), describe_configured(claim, configured)]
     measured = recorded = shown = None
     if mechanism is not None:
         measured = measure_mechanism(claim, mechanism, trial, name)
@@ -139,6 +140,7 @@ def check_claim(
     if record is not None:
         testimony, records = testify(claim, record, sends_models=sends_models)
         seen = recorded_findings(claim, testimony)
+        # Right behind what is configured.
         findings[1:1] = seen
         recorded = recorded_dict(testimony, records)
         sentences.append(sentence_of(claim, testimony, seen))
@@ -162,6 +164,7 @@ def choose_claim(
     """
     known = mechanism is not None and readable(mechanism)
     if claim is not None:
+        # What the code has wins over what the file says of it.
         return replace_by_configured(claim, mechanism, name) if known else (claim, ())
     if record is not None and mechanism is None:
         claim = claim_of_run(record)

@@ -173,6 +173,7 @@ class Claim(BaseModel):
 
     def _check_keys(self) -> None:
         for key in sorted(map(_write_key, self.model_fields_set)):
+            # Keys of another mechanism would be ignored silently otherwise.
             mechanisms = _OF.get(key, (self.mechanism,))
             if self.mechanism not in mechanisms:
                 raise ValueError(f"{key} is a key of {', '.join(mechanisms)}, and the mechanism is {self.mechanism}")
@@ -203,6 +204,7 @@ class Claim(BaseModel):
             raise ValueError("noise-multiplier is no key of flower-localdp, which finds σ by itself")
         if self.sigma is None or implied is None:
             return
+        # People round: within 0.5 % both say the same.
         if not math.isclose(self.sigma, implied, rel_tol=_ROUNDING):
             raise ValueError(
                 f"sigma = {self.sigma:g}, and the other keys imply {implied:.4g}; leave one out, or mend it"
@@ -313,6 +315,7 @@ def make_claim(where: str, /, **values: Any) -> Claim:
 
 def _describe_fault(cause: ValidationError) -> str:
     first = cause.errors(include_url=False)[0]
+    # An error of our own validators has no location, and says all by itself.
     if first["type"] == "value_error" and not first["loc"]:
         return str(first["ctx"]["error"])
     if first["type"] == "extra_forbidden":

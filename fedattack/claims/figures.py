@@ -20,6 +20,7 @@ def in_figures(epsilon: float) -> str:
         return f"{epsilon:.3g}"
     if epsilon < _LARGE:
         return f"{epsilon:,.0f}"
+    # Rounded down: a bound must not be written larger than it is.
     return f"10^{math.floor(math.log10(epsilon))}"
 
 
@@ -50,4 +51,5 @@ def plain(value: Any) -> Any:
         return {str(key): plain(part) for key, part in value.items()}
     if isinstance(value, list | tuple):
         return list(map(plain, value))
+    # JSON has no infinity.
     return "infinity" if value == math.inf else value

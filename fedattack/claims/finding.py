@@ -151,6 +151,7 @@ def judge_lower_bound(claim: Claim, bound: float, shown: str, tolerance: float =
 
 def verdict_of(verdicts: Sequence[str]) -> str:
     """Contradicted if any finding is; else that of what is configured, the first: a test alone confirms nothing."""
+    # The first finding is that of what is configured, in which alone bounds from above stand.
     return CONTRADICTED if CONTRADICTED in verdicts else verdicts[0]
 
 

@@ -50,6 +50,7 @@ def measure_mechanism(claim: Claim, mechanism: object, trial: Trial, name: str) 
     if trial.sampled and sampling == 1:
         raise ConfigError("--sampled: the claim has no sampling below 1 that the mechanism could draw with")
     inside, rate = 1.0, sampling
+    # The mechanism draws by itself: the rate moves from before it into it.
     if trial.sampled:
         inside, rate = sampling, 1.0
     relation = claim.relation

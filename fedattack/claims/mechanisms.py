@@ -97,6 +97,7 @@ class Mechanism:
 
     def _arrays(self, update: Vector) -> dict[str, NDArray[np.float32]]:
         half = self.size // 2
+        # Half of the entries as a matrix: mechanisms may treat matrices and vectors differently.
         first, second = update[:half].reshape(2, -1), update[half:]
         return {name: part.astype(np.float32) for name, part in zip(LAYERS, (first, second), strict=True)}
 
@@ -104,8 +105,8 @@ class Mechanism:
         half = self.size // 2
         shapes = {LAYERS[0]: (count, 2, half // 2), LAYERS[1]: (count, half)}
         if not isinstance(sent, Mapping) or set(sent) != set(shapes):
-            found = sorted(map(str, sent)) if isinstance(sent, Mapping) else type(sent).__name__
-            raise ConfigError(f"{self.name}: expected arrays {', '.join(LAYERS)} as they came, got {found}; {_REMEDY}")
+            got = sorted(map(str, sent)) if isinstance(sent, Mapping) else type(sent).__name__
+            raise ConfigError(f"{self.name}: expected arrays {', '.join(LAYERS)} as they came, got {got}; {_REMEDY}")
         parts = []
         for name, shape in shapes.items():
             array = np.asarray(sent[name])
@@ -161,6 +162,7 @@ def mechanism_of(source: object, *, name: str = "the mechanism", size: int = 64,
     """
     if size < 4 or size % 4:
         raise ConfigError(f"size = {size}: expected a multiple of 4, the entries of an update")
+    # A class with `apply` is none until it is made.
     if hasattr(source, "apply") and not inspect.isclass(source):
         apply = source.apply
         return Mechanism(name, size, _draw_one_by_one(lambda update, rng: apply(update, rng)), True, source)
@@ -168,11 +170,13 @@ def mechanism_of(source: object, *, name: str = "the mechanism", size: int = 64,
         raise ConfigError(f"{name} is a {type(source).__name__}, which cannot be called; {_REMEDY}")
     parameters = _read_parameters(source, name)
     required = [key for key, parameter in parameters.items() if _is_required(parameter)]
+    # A function without parameters makes the mechanism.
     if not required and "update" not in parameters:
         made = source()
         if not callable(made) and not hasattr(made, "apply"):
             raise ConfigError(f"{name} takes no update and returns a {type(made).__name__}; {_REMEDY}")
         return mechanism_of(made, name=name, size=size, clip=clip)
+    # Three parameters in any names: message, context and the next one, as Flower's mods have them.
     if len(required) == 3 and not {"rng", "count"} & set(required):
         return Mechanism(name, size, _draw_one_by_one(_play_mod(source, clip)), False, source)
     if required == ["client"]:
@@ -194,6 +198,7 @@ def _is_required(parameter: inspect.Parameter) -> bool:
 def _wrap_function(
     source: Callable[..., Any], parameters: Mapping[str, inspect.Parameter], name: str, size: int
 ) -> Mechanism:
+    # Only what it asks for by name is given.
     extra = {"rng", "count"} & set(parameters)
     unknown = [key for key in list(parameters)[1:] if key not in extra and _is_required(parameters[key])]
     if unknown:
@@ -231,10 +236,12 @@ def _play_mod(mod: Callable[..., Any], clip: float) -> Callable[[Arrays, np.rand
     """Play client and server around a mod: zeros are received, and the model that comes back is the update."""
     from flwr.app import Array, ArrayRecord, ConfigRecord, Context, MetricRecord, RecordDict
 
+    # Legacy messages have keys of their own for parameters, configuration and results.
     legacy = str(getattr(mod, "__module__", type(mod).__module__)).startswith("flwr.client.")
     key, config_key, answer_key = "arrays", "config", "arrays"
     if legacy:
         key, config_key, answer_key = "fitins.parameters", "fitins.config", "fitres.parameters"
+    # One context for all draws, as a mod may keep state in it.
     context = Context(run_id=0, node_id=1, node_config={"partition-id": 0}, state=RecordDict(), run_config={})
 
     def record_of(arrays: Arrays) -> ArrayRecord:

@@ -35,6 +35,7 @@ def mixture_shift(left: Scores, right: Scores, rate: float, quantile: float, dis
         How far the left draws may be from the mixture, √n times the largest distance of the distribution functions.
     """
     scale = float(right.std(ddof=1))
+    # Standardised by the draws without the unit: N(0, 1) against the mixture.
     z = (left - right.mean()) / scale
     # What the mean alone says is the end of the search.
     most = max(0.0, (float(z.mean()) + 6 * math.sqrt(2 / len(z))) / rate) + 1.0
@@ -56,6 +57,7 @@ def _find_shift(z: Scores, others: int, rate: float, quantile: float, most: floa
         return None
     high = float(shift)
     for _ in range(_HALVED):
+        # Bisection between the last step that was too small and the first that was not.
         middle = (low + high) / 2
         if _compute_excess(z, others, middle, rate) > quantile:
             low = middle
@@ -74,15 +76,17 @@ def _compute_slope(z: Scores, shift: float, rate: float) -> tuple[Scores, Scores
 
 def _compute_excess(z: Scores, others: int, shift: float, rate: float) -> float:
     """Return by how many standard errors the mean slope is above what it is for this μ."""
+    # Gauss-Hermite: the expectation of a smooth function under N(0, 1).
     nodes, weights = np.polynomial.hermite_e.hermegauss(_NODES)
     weights = weights / weights.sum()
     expected = turned = stretched = 0.0
-    for place, share in ((0.0, 1 - rate), (shift, rate)):
-        slope, turn = _compute_slope(nodes + place, shift, rate)
+    for mean, share in ((0.0, 1 - rate), (shift, rate)):
+        slope, turn = _compute_slope(nodes + mean, shift, rate)
         expected += share * float(weights @ slope)
         turned += share * float(weights @ turn)
-        stretched += share * float(weights @ (turn * (nodes + place)))
+        stretched += share * float(weights @ (turn * (nodes + mean)))
     slope, _ = _compute_slope(z, shift, rate)
+    # The variance of the slope, and what the estimated mean and deviation of the other side add (delta method).
     variance = float(slope.var()) / len(z) + turned**2 / others + stretched**2 / (2 * others)
     return (float(slope.mean()) - expected) / math.sqrt(variance)
 
@@ -93,4 +97,5 @@ def _compute_distance(z: Scores, shift: float, rate: float) -> float:
     ordered = np.sort(z)
     law = (1 - rate) * special.ndtr(ordered) + rate * special.ndtr(ordered - shift)
     steps = np.arange(len(z) + 1) / len(z)
+    # Kolmogorov's distance between the empirical distribution and the mixture.
     return max(float((steps[1:] - law).max()), float((law - steps[:-1]).max())) * math.sqrt(len(z))

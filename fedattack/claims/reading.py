@@ -90,30 +90,35 @@ def replace_by_configured(claim: Claim, source: object, name: str) -> tuple[Clai
         return claim, (str(nothing),)
     read = {key: value for key, value in configuration.items() if value is not None}
     declared = {"epsilon": claim.epsilon, "delta": claim.delta, "rounds": claim.rounds}
-    own = make_claim(name, **{**declared, **read})
-    notes = tuple(_list_differences(claim, own, name))
-    if claim.mechanism == own.mechanism == "flower-localdp" and not notes:
+    configured = make_claim(name, **{**declared, **read})
+    notes = tuple(_list_differences(claim, configured, name))
+    if claim.mechanism == configured.mechanism == "flower-localdp" and not notes:
         return claim, ()
     said = claim.model_dump(exclude_unset=True)
-    values = {**_leave_out(read, (*_NOISE, *_CLAIMED_ALONE)), **_leave_out(said, _NOISE), **_list_noise(own)}
+    # The later ones win: what the claim alone knows, then what it says, then the mechanism's own noise.
+    values = {**_leave_out(read, (*_NOISE, *_CLAIMED_ALONE)), **_leave_out(said, _NOISE), **_list_noise(configured)}
     # Flower's formula has done its part: σ is known.
-    values["mechanism"] = "gaussian" if own.mechanism == "flower-localdp" else own.mechanism
+    values["mechanism"] = "gaussian" if configured.mechanism == "flower-localdp" else configured.mechanism
     return make_claim(name, **values), notes
 
 
-def _list_differences(claim: Claim, own: Claim, name: str) -> Iterator[str]:
+def _list_differences(claim: Claim, configured: Claim, name: str) -> Iterator[str]:
     """Name the numbers of which claim and mechanism say other things; people round them."""
     for key, word in {"clip": "clip", "sensitivity": "sensitivity", "deviation": "sigma"}.items():
-        said, has = getattr(claim, key), getattr(own, key)
+        said, has = getattr(claim, key), getattr(configured, key)
         if said is not None and has is not None and not math.isclose(said, has, rel_tol=TOLERANCE):
             yield f"the claim says {word} = {said:.4g}, and {name} has {has:.4g}, which counts"
 
 
-def _list_noise(own: Claim) -> dict[str, float]:
+def _list_noise(configured: Claim) -> dict[str, float]:
     """Return the numbers of the noise that a mechanism has; its multiplier only if they give no σ."""
-    noise = {"clip": own.clip, "sensitivity": own.sensitivity, "sigma": own.sigma or own.deviation}
-    if own.deviation is None:
-        noise["noise_multiplier"] = own.noise_multiplier
+    noise = {
+        "clip": configured.clip,
+        "sensitivity": configured.sensitivity,
+        "sigma": configured.sigma or configured.deviation,
+    }
+    if configured.deviation is None:
+        noise["noise_multiplier"] = configured.noise_multiplier
     return {key: value for key, value in noise.items() if value is not None}
 
 
@@ -128,6 +133,7 @@ def _name_source(source: object) -> str:
 def _find_reader(source: object) -> Callable[[Any], _WORDS] | None:
     if _name_source(source).endswith("clipping_mod") and str(getattr(source, "__module__", "")).startswith("flwr."):
         return _refuse_clipping_alone
+    # Base classes are looked through, so that a subclass of a known one is read, too.
     for kind in type(source).__mro__:
         reader = _READERS.get((kind.__module__.partition(".")[0], kind.__name__))
         if reader is not None:
@@ -187,6 +193,7 @@ def _read_adaptive_clipping(strategy: Any) -> _WORDS:
 def _read_flower_accountant(accountant: Any) -> _WORDS:
     config = accountant.config
     events = accountant.state_dict()["compositions"]
+    # A set: all releases must be alike.
     kinds = {(entry["event"]["noise_multiplier"], entry["event"]["sample_size"]) for entry in events}
     if len(kinds) != 1:
         raise ConfigError(

@@ -163,6 +163,7 @@ def _read_settings(form: type[_Form], where: str, settings: Mapping[str, Any]) -
 
 def _round_up(epsilon: float, where: str) -> float:
     """Round an ε up to three digits, as people state it."""
+    # Decimal rounds as written: binary rounding up could end below.
     rounded = float(Context(prec=3, rounding=ROUND_CEILING).create_decimal(epsilon))
     if not 0 < rounded < float("inf"):
         raise ConfigError(f"{where}: expected noise of an ε above 0 and finite, got noise of ε = {epsilon:g}; {_ASK}")
@@ -181,6 +182,7 @@ def _make_server_claim(where: str, settings: _CentralSettings) -> Claim:
         "delta": settings.dp_delta,
         "trusted_server": True,
     }
+    # ε = 1 stands in, as a claim must have one before it is computed.
     run = compute_epsilon(make_claim(where, epsilon=1.0, **values)).run
     if run is None:
         raise AssertionError("the noise is known")
@@ -203,6 +205,7 @@ def _read_dp_sgd(where: str, kind: _NoiseKind, settings: _DpTrainingSettings, fo
     batch, epochs = settings.batch_size, settings.local_epochs
     if records[0].protocol == "fedsgd":
         batch = 0
+    # Without batches an epoch is one step.
     if not batch:
         epochs = 1
     most, sampling = 0.0, ExampleSampling(1.0, 1)

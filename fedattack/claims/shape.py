@@ -24,10 +24,12 @@ def is_normal(scores: Scores) -> bool:
     from scipy import special, stats
 
     n = len(scores)
+    # On few scores this test's own approximation does not hold.
     if n >= _LEAST and stats.normaltest(scores).pvalue < SHAPE_ERROR:
         return False
     fitted = special.ndtr((np.sort(scores) - scores.mean()) / scores.std(ddof=1))
     steps = np.arange(n + 1) / n
+    # Both sides of each step of the empirical distribution.
     distance = max(float((steps[1:] - fitted).max()), float((fitted - steps[:-1]).max()))
     return distance * math.sqrt(n) < _LILLIEFORS
 
@@ -46,11 +48,13 @@ def shift_above(left: Scores, right: Scores, error: float) -> float | None:
         return None
     n, m = len(left), len(right)
     ratio = float(left.var(ddof=1) / right.var(ddof=1))
+    # The logarithm of a ratio of variances is about normal, with variance 2/(n − 1) + 2/(m − 1).
     limit = float(stats.norm.isf(SHAPE_ERROR)) * math.sqrt(2 / (n - 1) + 2 / (m - 1))
     if math.log(ratio) < -limit or not (is_normal(left) and is_normal(right)):
         return None
     # A larger deviation is estimated from few scores, too: so much further away is Student's tail than the normal one.
     wider = (float(stats.t.isf(error, n - 1)) / float(stats.norm.isf(error))) ** 2
+    # In deviations of the right side, whose distribution is the null.
     apart = float(left.mean() - right.mean()) / float(right.std(ddof=1))
     return max(0.0, _bound_distance(apart, max(wider * ratio, 1.0) / n + 1 / m, m - 1, error))
 
@@ -79,6 +83,7 @@ def shift_at_least(left: Scores, right: Scores, error: float) -> float | None:
     limit = float(stats.norm.isf(SHAPE_ERROR / 2)) * math.sqrt(2 / (n - 1) + 2 / (m - 1))
     if abs(math.log(first / second)) > limit or not (is_normal(left) and is_normal(right)):
         return None
+    # Both deviations are one: the pooled estimate has more degrees of freedom.
     pooled = ((n - 1) * first + (m - 1) * second) / (n + m - 2)
     apart = float(left.mean() - right.mean()) / math.sqrt(pooled)
     return max(0.0, _bound_distance(apart, 1 / n + 1 / m, n + m - 2, error))
@@ -103,4 +108,5 @@ def _bound_distance(apart: float, variance: float, freedom: int, error: float) -
 
     # Beside so large a distance the error of the means is nothing, and a larger one makes the bound no higher.
     scale = max(math.sqrt(variance), abs(apart) / _LARGEST)
+    # The noncentral t distribution, solved for its noncentrality: which distance makes this one hardly too large?
     return scale * float(special.nctdtrinc(freedom, 1 - error, apart / scale))

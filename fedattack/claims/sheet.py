@@ -85,6 +85,7 @@ def sheet_of(
 def _list_stated(claim: Claim) -> dict[str, Any]:
     """Give what the claim says, and what holds where it says nothing."""
     said = claim.model_dump(by_alias=True, exclude_unset=True)
+    # What is unset is not what is claimed, but what follows.
     return {**said, "epsilon-of": claim.epsilon_of, "unit": claim.protects, "neighbours": claim.relation}
 
 
@@ -100,8 +101,8 @@ def _hash_file(path: Path) -> str:
 
 def _hash_manifests(folder: str) -> dict[str, str]:
     """Return the SHA-256 of the manifest of each record in a folder, by where it lies."""
-    found = records_in(Path(folder)) if folder else {}
-    return {name or folder: _hash_file(path / MANIFEST) for name, path in found.items()}
+    records = records_in(Path(folder)) if folder else {}
+    return {name or folder: _hash_file(path / MANIFEST) for name, path in records.items()}
 
 
 def _hash_module(mechanism: str) -> str:

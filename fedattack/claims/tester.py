@@ -237,13 +237,15 @@ def measure(mechanism: Mechanism, play: Play, *, seed: int = 0) -> Measured:
 def _list_pairs(size: int, play: Play) -> list[_Pair]:
     first, second = np.zeros(size), np.zeros(size)
     first[0] = second[-1] = play.clip
+    # √size entries of equal size have the norm C.
     spread = np.full(size, play.clip / math.sqrt(size))
-    one = "one entry of the first array"
+    at_first = "one entry of the first array"
     if play.relation == "replace":
         pairs = [
-            _Pair(one, first, -first),
+            _Pair(at_first, first, -first),
             _Pair("one entry of the last array", second, -second),
             _Pair("all entries alike", spread, -spread),
+            # A mechanism that normalises, in place of clipping, tells these apart by their direction alone.
             _Pair("a large update and a tiny one", first, first * 1e-6),
         ]
         far = _Pair(f"one entry, {_FAR:g} times the norm", _FAR * first, -_FAR * first)
@@ -251,7 +253,7 @@ def _list_pairs(size: int, play: Play) -> list[_Pair]:
         # As good as zeros, of which Flower's clipping makes a division by zero.
         nothing = np.full(size, 1e-12 * play.clip)
         pairs = [
-            _Pair(one, first, nothing),
+            _Pair(at_first, first, nothing),
             _Pair("one entry of the last array", second, nothing),
             _Pair("all entries alike", spread, nothing),
         ]
@@ -278,6 +280,7 @@ def _choose_pair(
     best: tuple[_Pair, str, Score] | None = None
     apart = 0.0
     for pair in pairs:
+        # In the same order each time: the left update, then the right one.
         left, right = mechanism.draws(pair.left, count, rng), mechanism.draws(pair.right, count, rng)
         half = count // 2
         for name, score in _list_scores(pair, left[:half], right[:half]):
@@ -315,8 +318,10 @@ def _list_scores(pair: _Pair, left: Vector, right: Vector) -> list[tuple[str, Sc
 
 def _weigh_entries(left: Vector, right: Vector) -> Vector:
     """Weigh the entries whose means plainly differ by the distance over the variance."""
+    # Fisher's discriminant for independent entries.
     distance = left.mean(axis=0) - right.mean(axis=0)
     variance = (left.var(axis=0, ddof=1) + right.var(axis=0, ddof=1)) / 2
+    # Entries without any noise would weigh infinitely.
     least = 1e-20 * max(float(np.abs(distance).max()) ** 2, 1e-300)
     variance = np.maximum(variance, least)
     plain = np.abs(distance) > _PREFERRED * np.sqrt(2 * variance / len(left))
@@ -335,8 +340,10 @@ def _check_steady(mechanism: Mechanism, found: _Scored) -> None:
         if not np.ptp(scores):
             continue
         half = len(scores) // 2
+        # Kolmogorov and Smirnov between the first and the second half.
         drift = stats.ks_2samp(scores[:half], scores[half:]).pvalue
         centred = scores - scores.mean()
+        # The correlation of neighbours, times √n: about standard normal where draws are independent.
         together = float(centred[1:] @ centred[:-1] / (centred @ centred)) * math.sqrt(len(scores))
         if drift < _DRIFT or abs(together) > _TOGETHER:
             raise ConfigError(
@@ -388,6 +395,7 @@ def _bound_below(k: int, n: int) -> float:
 
     if k == 0:
         return 0.0
+    # A quarter of 5 %: two one-sided bounds for counting, which has half of the error.
     return float(stats.beta.ppf((1 - LEVEL) / 4, k, n - k + 1))
 
 
@@ -406,10 +414,12 @@ def _choose_threshold(pilot: _Scored, delta: float) -> tuple[bool, float]:
     n = len(pilot.left)
     tail = (1 - LEVEL) / 4
     both = np.concatenate([pilot.left, pilot.right])
-    places = np.unique(np.quantile(both, np.linspace(0, 1, _THRESHOLDS + 2)[1:-1]))
-    best = (-math.inf, True, float(places[0]))
+    # Quantiles of both together, so that thresholds lie where scores are.
+    thresholds = np.unique(np.quantile(both, np.linspace(0, 1, _THRESHOLDS + 2)[1:-1]))
+    best = (-math.inf, True, float(thresholds[0]))
+    # Mirrored for the other side: low scores name the right update.
     for high_is_left, ours, others in ((True, pilot.left, pilot.right), (False, -pilot.right, -pilot.left)):
-        cuts = places if high_is_left else -places[::-1]
+        cuts = thresholds if high_is_left else -thresholds[::-1]
         true = (ours[:, None] > cuts).sum(axis=0)
         false = (others[:, None] > cuts).sum(axis=0)
         least = np.nan_to_num(stats.beta.ppf(tail, true, n - true + 1)) - delta
@@ -440,6 +450,7 @@ def composed_rates(true: float, false: float, count: int, delta: float) -> float
     if true <= false:
         return 0.0
     yes = np.arange(1, count + 1)
+    # P(at least k of n right) bounds TPR of the rule "say yes from k alarms on".
     hits = stats.binom.sf(yes - 1, count, true) - delta
     alarms = stats.binom.logsf(yes - 1, count, false)
     possible = hits > 0
@@ -453,6 +464,7 @@ def _bound_by_shape(mu: float, play: Play) -> ScopedBound:
         return ScopedBound(0.0, 0.0, 0.0)
     multiplier = 1 / mu
     if play.relation == "replace":
+        # Neighbours that replace each other are 2C apart: the same μ means twice the multiplier.
         multiplier = 2 / mu
     values = [
         gaussian_epsilon(multiplier, play.relation, count, play.delta, rate=play.rate * play.inside).low
@@ -466,6 +478,7 @@ def _bound_shift(found: _Scored, play: Play) -> float | None:
     from scipy import stats
 
     error = (1 - LEVEL) / 2
+    # With a sampler inside, the left draws are a mixture.
     if play.inside == 1:
         return shift_at_least(found.left, found.right, error)
     if not np.ptp(found.right) or not np.ptp(found.left) or not is_normal(found.right):

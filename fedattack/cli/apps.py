@@ -47,6 +47,7 @@ class AppWords:
             ("--without", self.without),
             ("--hold-out", self.hold_out),
         ):
+            # None and an empty list stand for options that were not given.
             if value is not None and value != []:
                 raise ConfigError(f"{name} is about an app of your own; a preset has --set, see `fedattack list`")
         if self.server is not None:
@@ -57,6 +58,7 @@ def app_of_words(words: Sequence[str], choices: AppWords) -> "App | None":
     """Find the app that the command line names; None if it is a preset."""
     from fedattack.apps.app import app_of, app_of_command, is_app
 
+    # A word `flwr`, or several words: a command after --.
     if len(words) > 1 or Path(words[0]).name == "flwr":
         for name, given in (("--set", choices.changes), ("--supernodes", choices.supernodes)):
             if given:
@@ -90,6 +92,7 @@ def audit_app(app: "App", choices: AppWords, out: Path, device: str, gates: "ste
         raise ConfigError(
             "--server is for an app's folder and --on simulation alone: nobody else's clients are to be attacked"
         )
+    # Raises where the folder holds another command's run.
     stopped = find_stopped(app, out, choices.seeds, command)
     if choices.on == SUPERLINK and "finished" not in stopped:
         superlink.check_reach(app, out)
@@ -100,6 +103,7 @@ def audit_app(app: "App", choices: AppWords, out: Path, device: str, gates: "ste
         _say_size(app, len(choices.seeds), choices.on)
     with steps.tell_how_to_go_on(out, command), log_warnings(out), importable(app):
         check_named(choices.model, choices.loss)
+        # finally: what witnesses saw of private training is told also where a gate ends the command.
         try:
             with watch_bars() as watch:
                 judged = audit(order, app, watch)
@@ -144,6 +148,7 @@ def gather_run(
     from fedattack.runs.asked import asked_of_knowledge
 
     gates, app = steps.Gates(steps.read_conditions(fail_if)), None
+    # Before anything is copied: a wrong app is told of first.
     if choices.app is not None:
         app = app_of(choices.app)
     order = _order(choices, out, steps.command_line(), device, gates)
@@ -169,6 +174,7 @@ def _order(choices: AppWords, out: Path, command: str, device: str, gates: "step
     check_attacks(attack_names(), options)
     check_conditions(gates.conditions, attack_names(), isolating=False)
 
+    # Called when it is known which attacks apply; torch is imported there.
     def make(names: Sequence[str]) -> "list[Attack]":
         return steps.choose_attacks_on(names, options_among(options, names), device)
 
@@ -205,6 +211,7 @@ def _say_beside(out: Path, assumed: Sequence[str]) -> None:
     """Say what the attacker is assumed to know, and what was not asked and why, as the page does."""
     from fedattack.report import read_run
 
+    # A run that could not be judged left no facts.
     if not (out / "run.json").exists():
         return
     run = read_run(out)
@@ -214,5 +221,6 @@ def _say_beside(out: Path, assumed: Sequence[str]) -> None:
         say_progress(f"note: {line}")
     for entry in run["untried"]:
         if "failed" in entry:
+            # Failed ones stand among what is left out.
             continue
         say_progress(f"not asked: {entry['question']} {entry['why']}")

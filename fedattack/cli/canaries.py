@@ -49,12 +49,12 @@ def canaries_of(
         # A record by itself, as observers write it.
         return None if file is None else lambda claim: _measure(Part(folder, ""), folder, file, claim, trusted)
     part, *others = find_parts(folder)
-    found = file or part.truth / "canaries.toml"
-    if not found.exists() and file is None:
+    truth = file or part.truth / "canaries.toml"
+    if not truth.exists() and file is None:
         return None
 
     def measured(claim: "Claim") -> "CanaryResult":
-        result = _measure(part, part.record, found, claim, trusted)
+        result = _measure(part, part.record, truth, claim, trusted)
         if not others:
             return result
         note = f"of {len(others) + 1} runs the first was looked at, {part.label}: this was settled before"
@@ -100,4 +100,5 @@ def _truth_of(part: "Part") -> "tuple[dict[str, str], tuple[NDArray[Any], NDArra
     if (part.truth / EVALUATION).exists():
         truth = read_truth(part.truth)
         return truth.nodes, truth.evaluation
+    # Nodes alone are known where the auditor wrote no whole truth.
     return (read_nodes(part.truth, DataError, _OF_RUN) if part.truth.exists() else {}), None

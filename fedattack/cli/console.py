@@ -71,6 +71,7 @@ def _bars() -> Iterator[Callable[[str, int, int | None], None]]:
         MofNCompleteColumn(),
         TimeElapsedColumn(),
         console=err_console,
+        # Bars go away at the end; what stays are lines of results.
         transient=True,
     ) as bar:
         tasks: dict[str, TaskID] = {}
@@ -102,6 +103,7 @@ class PlainSteps:
         if what in self._told:
             then, before = self._told[what]
             waited = now - then
+            # Bars of a log: at most one line in 10 s, for a tenth more, or in a minute.
             if waited < _SECONDS or (share < before + _SHARE and waited < _LONG):
                 return
         self._told[what] = now, share
@@ -125,6 +127,7 @@ def log_warnings(folder: Path) -> Iterator[None]:
         file: TextIO | None = None,
         line: str | None = None,
     ) -> None:
+        # Kept until the run folder is there.
         waiting.append(warnings.formatwarning(message, category, filename, lineno, line))
         if folder.is_dir():
             write()
@@ -140,6 +143,7 @@ def log_warnings(folder: Path) -> Iterator[None]:
         except OSError:
             err_console.print(escape(text.rstrip()), soft_wrap=True)
 
+    # Python calls showwarning for each warning that is shown.
     before, warnings.showwarning = warnings.showwarning, note
     try:
         yield
@@ -184,8 +188,9 @@ def show_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]
     """
     out_console.print(Text(title, style="italic"))
     widths = []
-    for place in range(names):
-        widths.append(max(len(row[place]) for row in [columns, *rows]))
+    for index in range(names):
+        widths.append(max(len(row[index]) for row in [columns, *rows]))
+    # If the other columns would be too narrow, each row becomes a paragraph.
     if out_console.width - sum(widths) - 3 * names < _NARROW * (len(columns) - names):
         for row in rows:
             out_console.print(Text(" ".join(row[:names]), style="bold"), soft_wrap=True)
@@ -196,6 +201,7 @@ def show_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]
     else:
         table = Table(show_edge=False)
         for number, column in enumerate(columns):
+            # fold breaks long words, which would be cut off otherwise.
             table.add_column(column, no_wrap=number < names, overflow="fold")
         for row in rows:
             table.add_row(*map(escape, row))

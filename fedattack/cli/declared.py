@@ -21,6 +21,7 @@ PRIORS = ("uniform", "examples")
 HIDDEN, LOSS = 128, "cross-entropy"
 """What is taken for the model that ``--model`` names, if nothing else is said."""
 
+# Keys of the run config; LocalSGD has the same with underscores.
 _TRAINING: dict[str, Callable[[str], Any]] = {
     "epochs": int,
     "batch-size": int,
@@ -63,6 +64,7 @@ class Declared:
             _read_training(self.training)
         settings = open_settings()
         settings["model"].check(self.model or "")
+        # class-LABEL-at-PERCENT is read by the attack.
         if self.property is not None and ":" not in self.property and not self.property.startswith("class-"):
             settings["property"].check(self.property)
         if self.model is None and (self.classes, self.hidden, self.loss) != (None, HIDDEN, LOSS):
@@ -97,6 +99,7 @@ class Declared:
             if path is not None:
                 changes[name] = read(path, model)
         if self.attributes is not None:
+            # Attributes are of auxiliary examples: those that are declared, or else known.
             changes["attributes"] = read_attributes(self.attributes, changes.get("auxiliary", known.auxiliary))
         if self.training is not None:
             changes["training"] = _training(self.training)
@@ -157,13 +160,13 @@ def pairs(where: str, texts: Sequence[str]) -> dict[str, str]:
     ConfigError
         If one has no ``=``; the message begins with ``where``.
     """
-    found = {}
+    values = {}
     for text in texts:
         key, separator, value = text.partition("=")
         if not separator:
             raise ConfigError(f"{where} {text}: expected key=value")
-        found[key.strip()] = value
-    return found
+        values[key.strip()] = value
+    return values
 
 
 def _training(text: str) -> "LocalSGD":
@@ -179,6 +182,7 @@ def _read_training(text: str) -> dict[str, Any]:
     values = {}
     for key, value in pairs("--training", text.split(",")).items():
         try:
+            # KeyError: no such key; ValueError: no number.
             values[key.replace("-", "_")] = _TRAINING[key](value)
         except (KeyError, ValueError):
             raise _no_training(text) from None

@@ -46,6 +46,7 @@ class AuditCommand(TyperCommand):
         ConfigError
             If the extra is not installed.
         """
+        # Before options are looked at: a server's environment would fail at the first import.
         if lacking := what_to_install(ctx.command_path):
             raise ConfigError(lacking)
         return super().invoke(ctx)
@@ -80,6 +81,7 @@ for _command in (
     *(simulate, attack, report, audit, gather, resume, observe, check, claim, keygen, project, shrink),
     *(compare, export, reproduce, tradeoff, what_if, list_all, download),
 ):
+    # A Python function cannot be called `list` beside the built-in.
     _name = {"list_all": "list"}.get(_command.__name__)
     if _command in _OF_RECORDS:
         app.command(_name)(_command)
@@ -109,6 +111,7 @@ def _limit_met(problem: Exception) -> str:
     if isinstance(problem, RecursionError):
         return "something that is read lies in too many others to be read; take out some levels"
     if isinstance(problem, UnicodeEncodeError):
+        # The part of the text that has no place in the encoding.
         text = problem.object[problem.start : problem.end]
         return f"{text!a} cannot be written as {problem.encoding}; rename what has it in its name"
     if is_of_memory(problem):
@@ -119,6 +122,7 @@ def _limit_met(problem: Exception) -> str:
 
 def _in_one_line(problem: click.ClickException) -> str:
     """Say what of the command line is wrong as everything else is said, and not in a box below the usage."""
+    # Usage errors know their command.
     context = getattr(problem, "ctx", None)
     said = problem.format_message().rstrip(".")
     if context is not None:
@@ -130,6 +134,7 @@ def _write_any_text() -> None:
     """Show what the terminal's encoding has no character for by its number."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
+            # A terminal of ASCII still shows what was found.
             stream.reconfigure(errors="backslashreplace")
 
 
@@ -137,6 +142,7 @@ def main() -> None:
     """Run the command line: one line and exit code 2 on bad input, 3 on a crossed gate, 4 if something is left out."""
     _write_any_text()
     try:
+        # standalone_mode=False: click raises, and this function says what and ends.
         code = app(prog_name="fedattack", standalone_mode=False)
     except (FedAttackError, OSError) as problem:
         # Whatever the system refuses (a folder of somebody else, a full disk) is no fault of the program.
@@ -144,6 +150,7 @@ def main() -> None:
         code = BAD_INPUT
     except click.exceptions.Abort:
         err_console.print("interrupted")
+        # 128 + SIGINT, as shells count.
         code = 130
     except click.ClickException as problem:
         # Older versions of click have no such error, and show the help at once.
@@ -155,6 +162,7 @@ def main() -> None:
     except (ImportError, MemoryError, RuntimeError, UnicodeEncodeError) as problem:
         line = _limit_met(problem)
         if not line:
+            # A fault of the program keeps its traceback.
             raise
         show_error(RunError(line))
         code = BAD_INPUT

@@ -107,6 +107,7 @@ class Report:
     def _repr_html_(self) -> str:
         # In a frame of its own, so that neither page's style reaches the other.
         page = html.escape(self.page, quote=True)
+        # sandbox without allowances: no script of the page runs in the notebook.
         return f'<iframe srcdoc="{page}" sandbox style="width: 100%; height: 45rem; border: 0"></iframe>'
 
 
@@ -238,6 +239,7 @@ def judge(folder: Path | str, *, device: str = "auto", trusted: Collection[str] 
     unmade: dict[str, Failure] = {}
     findings, _ = judge_folder(Path(folder), device=device, watch=Watch(), trusted=trusted, unmade=unmade)
     for line in list_lacking(read_run(Path(folder)), unmade):
+        # stacklevel 2: the warning points to the caller's line.
         warnings.warn(line, stacklevel=2)
     return Findings(findings)
 

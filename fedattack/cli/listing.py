@@ -52,12 +52,12 @@ def _attack(declaration: type[Options]) -> dict[str, Any]:
 
 
 def _needs(needs: Needs) -> list[str]:
-    found = [*needs.views, *needs.protocols, *needs.knowledge]
+    needed = [*needs.views, *needs.protocols, *needs.knowledge]
     if needs.sgd:
-        found.append("clients of SGD")
+        needed.append("clients of SGD")
     if needs.server:
-        found.append(f"server={needs.server}")
-    return found
+        needed.append(f"server={needs.server}")
+    return needed
 
 
 def show_listing() -> None:
@@ -71,6 +71,7 @@ def show_listing() -> None:
         ("name", "what a server wants to know", "attacks"),
         [(name, threat["question"], ", ".join(threat["attacks"])) for name, threat in there["threats"].items()],
     )
+    # By entry point's group: threats, datasets, defences.
     left_out = [(group, *entry) for group, entries in there["left_out"].items() for entry in entries.items()]
     if left_out:
         show_table("What other packages add, and is left out", ("where", "name", "why"), left_out, names=2)

@@ -48,6 +48,7 @@ def complete_setting(incomplete: str) -> list[str]:
     if not separator:
         return _beginning([f"{name}=" for name in known], incomplete)
     values = known[key].values if key in known else ()
+    # ":" stands for any import path, which a shell cannot complete.
     return _beginning([f"{key}={value}" for value in values if value != ":"], incomplete)
 
 
@@ -61,6 +62,7 @@ def choose_kept(every: int, clients: str) -> "Keep":
     kept: float | tuple[str, ...] = tuple(map(str.strip, clients.split(",")))
     with suppress(ValueError):
         share = float(clients)
+        # A share up to 1; a whole number above 1 is an id of a node.
         if share <= 1 or not clients.isdecimal():
             kept = share
     return Keep(every, kept)

@@ -60,6 +60,7 @@ def train_preset(
     trusted = set(leads_out(settings))
     resume = write_resume_command(out, trust=bool(trusted))
     with tell_how_to_go_on(out, resume), log_warnings(out), watch_bars() as watch:
+        # Called between preparation and training, when sizes are known.
         before = partial(foretell, preset.attacks, settings, say=watch.say, trusted=trusted)
         simulate(
             preset,
@@ -126,12 +127,14 @@ def attack_each(attacks: Sequence["Attack"], folder: Path, *, device: str, trust
             attack_run(attack, folder, device=device, trusted=trusted)
     opened = RunFolder(folder)
     for name in failed:
+        # Scores of some seeds alone count as none.
         remove_scores(opened.parts, name)
     if failed and not scored_attacks(opened.parts):
         name, first = next(iter(failed.items()))
         first.end(f"{name} was not made")
     left_out = [say_unmade(name, failure.why) for name, failure in failed.items()]
     say_lacking(left_out)
+    # A study of before may list attacks that are made now.
     if left_out or LEFT_OUT in opened.study:
         opened.note({**opened.study, LEFT_OUT: left_out})
 
@@ -174,12 +177,14 @@ def show_findings(
         write_junit(gates.junit, findings, run, gates.conditions)
     lacking = list_lacking(run, unmade)
     with gate_findings(gates.conditions, findings):
+        # JSON goes to standard output; all else to standard error.
         if as_json:
             print(json.dumps([finding.to_dict() for finding in findings], indent=2, allow_nan=False))
         else:
             out_console.print(render_table(findings, run))
             show_page("Report", page)
         if pdf:
+            # After the answer is shown: a missing browser must not hide it.
             print_page(page, as_json)
         say_lacking(lacking)
     end_incomplete(lacking)
@@ -204,6 +209,7 @@ def read_options(options: Sequence[str] | None, memory: str | None, names: Seque
     given = dict(pairs("--option", options or []))
     check_memory(memory)
     if memory is not None:
+        # Attacks without such an option hold a few models at a time.
         given |= options_among({"memory": memory}, names)
     return given
 
@@ -261,6 +267,7 @@ def tell_how_to_go_on(out: Path, command: str) -> Iterator[None]:
 
 def command_line() -> str:
     """Return the command as it was given."""
+    # argv as Python has it, quoted again so that people can paste it.
     return shlex.join(["fedattack", *sys.argv[1:]])
 
 
@@ -280,6 +287,7 @@ def gate_findings(conditions: Sequence["Condition"], findings: Sequence[Any]) ->
     except (FedAttackError, OSError) as cause:
         problem = cause
     crossed = [condition for condition in conditions if condition.is_crossed(findings)]
+    # A crossed gate counts more than a page that could not be shown: its exit code is what pipelines ask for.
     if problem is not None and not crossed:
         raise problem
     if problem is not None:

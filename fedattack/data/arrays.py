@@ -28,6 +28,7 @@ def read_arrays(path: Path) -> Pool:
         )
     if 0 in x.shape:
         raise DataError(f"{path}: array x: expected examples that are not empty; got shape {x.shape}")
+    # Images have at least two axes beside the examples; bytes of a table are numbers.
     if x.dtype == np.uint8 and x.ndim >= 3:
         return Pool(_channels_first(path, x), labels, classes, images=True)
     return Pool(_finite(path, x), labels, classes)
@@ -81,6 +82,7 @@ def _channels_first(path: Path, x: NDArray[np.uint8]) -> NDArray[np.uint8]:
 def _finite(path: Path, x: NDArray[Any]) -> NDArray[np.float32]:
     """Return examples as float32, in which no number is NaN or infinite."""
     with np.errstate(over="ignore"):
+        # float64 beyond float32 becomes infinity here, which the check below then finds.
         x = x.astype(np.float32)
     finite = np.isfinite(x.reshape(len(x), -1)).all(axis=1)
     if not finite.all():

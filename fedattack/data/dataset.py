@@ -77,6 +77,7 @@ class Dataset:
         return self.y_test if self.task == "classification" else self._fifths(self.y_test)
 
     def _fifths(self, y: NDArray[Any]) -> NDArray[np.int64]:
+        # The edges of the training split, for the test split, too: no test example moves them.
         edges = np.quantile(self.y_train, np.arange(1, TARGET_BINS) / TARGET_BINS)
         return np.searchsorted(edges, y, side="right")
 
@@ -113,6 +114,7 @@ class Dataset:
         """Least and largest input of each channel of images, its black and white as they are scaled; none of tables."""
         if len(self.input_shape) != 3:
             return None
+        # In images all pixels of a channel; the axes are (n, channels, height, width).
         axes = (0, 2, 3)
         low = np.minimum(self.x_train.min(axis=axes), self.x_test.min(axis=axes))
         high = np.maximum(self.x_train.max(axis=axes), self.x_test.max(axis=axes))
@@ -123,6 +125,7 @@ class Dataset:
         """SHA-256 (hex) over the shapes, types and bytes of the four arrays: equal data, equal fingerprint."""
         digest = hashlib.sha256()
         for array in (self.x_train, self.y_train, self.x_test, self.y_test):
+            # dtype.str holds the order of bytes, so that equal bytes of other types differ.
             digest.update(f"{array.dtype.str}{array.shape}".encode())
             digest.update(np.ascontiguousarray(array).data)
         return digest.hexdigest()
@@ -166,6 +169,8 @@ def _is_target(codes: NDArray[np.int64], y: NDArray[Any], task: str) -> bool:
     if values != targets:
         return False
     if task == "regression":
+        # A target that is the column times a factor is correlated with it perfectly.
         return bool(abs(np.corrcoef(codes, y)[0, 1]) > 1 - 1e-9)
     pairs = np.unique(np.stack([codes, y], axis=1), axis=0)
+    # As many pairs as values: each value goes with one target.
     return len(pairs) == values

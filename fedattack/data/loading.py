@@ -72,6 +72,7 @@ def load_dataset(
         raise DataError(f"test_fraction must lie between 0 and 1; got {test_fraction}")
     pool = _read(name, seed, root)
     _check_size(name, len(pool.y), size)
+    # Scales below are those of the training split alone, so that no test example is told.
     train, test = _split(pool, seed, size, test_fraction)
     pool = _scale_columns(pool, train)
     y = _scale_targets(pool.y, train)
@@ -138,6 +139,7 @@ def download_dataset(name: str, *, root: Path | None = None) -> Path:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         download(folder)
+    # What the downloaders of torchvision and scikit-learn, and archives, may raise.
     except (OSError, RuntimeError, EOFError, http.client.HTTPException, tarfile.TarError, zipfile.BadZipFile) as error:
         reason = one_line(error) or type(error).__name__
         raise DataError(
@@ -190,12 +192,14 @@ def _check_size(name: str, records: int, size: int | None) -> None:
 def _split(pool: Pool, seed: int, size: int | None, test_fraction: float) -> Split:
     """Draw which examples are kept, and which of them are test examples."""
     rng = np.random.default_rng(seed)
+    # A test set that comes with the data is kept, as papers report on it.
     records = len(pool.y)
     if pool.test_records:
         return _keep_split(records, pool.test_records, size, rng)
 
     from sklearn.model_selection import train_test_split
 
+    # Sorted, so that size alone decides which rows are kept, and not their order.
     rows = np.arange(records) if size is None else np.sort(rng.choice(records, size, replace=False))
     y = pool.y[rows]
     stratify = y if _can_stratify(y, test_fraction) else None
@@ -224,6 +228,7 @@ def _can_stratify(y: NDArray[Any], test_fraction: float) -> bool:
         return False
     _, counts = np.unique(y, return_counts=True)
     smaller_split = min(test_fraction, 1 - test_fraction) * len(y)
+    # Each class needs an example in the smaller split.
     return bool(counts.min() >= 2 and smaller_split >= len(counts))
 
 
@@ -232,6 +237,7 @@ def _scale_targets(y: NDArray[Any], train: NDArray[np.int64]) -> NDArray[Any]:
     if np.issubdtype(y.dtype, np.integer):
         return y
     mean = y[train].mean()
+    # Equal targets have no scale.
     deviation = y[train].std() or 1.0
     return np.asarray((y - mean) / deviation, dtype=np.float32)
 

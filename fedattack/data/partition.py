@@ -96,6 +96,7 @@ def partition(
     order = rng.permutation(len(labels))
     table = datasets.Dataset.from_dict({"label": labels[order], "row": order})
     if values is not None:
+        # The group of each row is a column of the table, which the partitioner divides by.
         table = table.add_column(_GROUP, _group_rows(values[order], clients, rng).tolist())
     options = _partitioner_options(scheme, clients, alpha, sizes, min_size, seed=int(rng.integers(2**63)))
     how = f"{scheme!r} with alpha {alpha}" if scheme.startswith("dirichlet") else f"{scheme!r}"
@@ -107,6 +108,7 @@ def partition(
         parts = _divide(table, SCHEMES[scheme], options, clients)
     except ValueError as error:
         raise DataError(refusal) from error
+    # Some partitioners leave clients empty without a word.
     if min(len(part) for part in parts) < min_size:
         raise DataError(refusal)
     return parts
@@ -146,6 +148,7 @@ def _divide(
         divided = getattr(partitioner, class_name)(**options)
         divided.dataset = table
         for client in range(clients):
+            # [:] makes a list of the column; newer versions of datasets would give a lazy one.
             rows = divided.load_partition(client)["row"][:]
             parts.append(np.sort(np.asarray(rows, dtype=np.int64)))
     return parts
@@ -198,15 +201,18 @@ def _group_rows(column: NDArray[np.generic], clients: int, rng: np.random.Genera
     if len(values) > clients:
         # Cut in the order of the values: whole values stay together unless a cut falls into one.
         order = np.lexsort((rng.random(len(column)), codes))
+        # Cuts at equal distances: group g takes the rows from g·n/clients on.
         groups[order] = np.arange(len(column)) * clients // len(column)
         return groups
     counts = np.bincount(codes)
     shares = np.ones(len(values), dtype=np.int64)
     for _ in range(clients - len(values)):
+        # The value with the most rows for each of its clients gets one client more.
         shares[np.argmax(counts / shares)] += 1
     start = 0
     for code, share in enumerate(shares.tolist()):
         rows = rng.permutation(np.flatnonzero(codes == code))
+        # Dealt in turn: sizes within a value differ by one at most.
         groups[rows] = start + np.arange(len(rows)) % share
         start += share
     return groups

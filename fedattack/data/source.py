@@ -99,6 +99,7 @@ def read_images(
             )
         try:
             x, y = parse(paths)
+            # Labels outside the classes would fail later, in the loss.
             if len(x) != len(y) or not len(y) or y.max() >= classes:
                 raise ValueError("images and labels do not fit")
         except (AssertionError, KeyError, RuntimeError, TypeError, ValueError) as error:

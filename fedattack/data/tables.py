@@ -141,6 +141,7 @@ def _read_settings(path: Path) -> dict[str, Any]:
         types, expected = _TYPES.get(key, (str, "text"))
         if not isinstance(value, types):
             raise DataError(f"{path}: {key} = {short(repr(value), 60)}: expected a {expected}")
+    # A column may be named by its number in TOML.
     for key in settings.keys() & _NAMES:
         settings[key] = str(settings[key])
     for key in settings.keys() & _LISTS:
@@ -169,6 +170,7 @@ def read_declared(path: Path, root: Path) -> Pool:
     if declared.openml:
         return read_openml(declared, root, str(path))
     file = path.parent / declared.file
+    # Resolved, as a link may lead out of the folder.
     if not file.resolve().is_relative_to(path.parent.resolve()):
         raise DataError(f"{path}: file = {short(declared.file, 80)!r} is elsewhere; put it beside this file, or below")
     frame = _npz_frame(file, declared) if file.suffix == ".npz" else _csv_frame(file, declared)
@@ -222,6 +224,7 @@ def _csv_frame(file: Path, declared: Declaration) -> pd.DataFrame:
         ) from None
     if declared.header:
         names = [str(name).strip() for name in frame.iloc[0]]
+        # The header was read as the first record.
         return frame[1:].set_axis(names, axis=1).reset_index(drop=True)
     return _number_columns(frame, declared.target, file)
 
@@ -232,6 +235,7 @@ def _number_columns(frame: pd.DataFrame, target: str, file: Path) -> pd.DataFram
     if not target.isdigit() or not 1 <= int(target) <= width:
         raise DataError(f"{file}: target = {target!r}: without a header expected its number, 1 to {width}")
     names = [str(number) for number in range(1, width)]
+    # At the target's place, so that the inputs keep their order.
     names.insert(int(target) - 1, _TARGET)
     return frame.set_axis(names, axis=1)
 
@@ -296,9 +300,11 @@ def encode(frame: pd.DataFrame, declared: Declaration, where: str) -> Pool:
             code = _encode_column(name, series, declared)
         except DataError as cause:
             raise DataError(f"{where}: {cause}") from None
+        # Which of the model's inputs this column became.
         positions = range(width, width + code.x.shape[1])
         columns.append(Column(name, tuple(positions), code.domain, code.values))
         encoded.append(code.x)
+        # Numbers are standardised after the split, by the training examples.
         if code.is_number:
             scaled += positions
         width += len(positions)
@@ -337,6 +343,7 @@ def _fill(series: pd.Series[Any], name: str, declared: Declaration, where: str) 
     """Strip texts, and refuse or fill in what is missing."""
     import pandas as pd
 
+    # Also texts of an .npz or of OpenML.
     is_text = not pd.api.types.is_numeric_dtype(series)
     if is_text:
         series = series.astype(str).str.strip()
@@ -356,6 +363,7 @@ def _fill(series: pd.Series[Any], name: str, declared: Declaration, where: str) 
     if len(present) == 0:
         raise DataError(f"{where}: column {name!r} is missing in every example; leave it out of the columns")
     numbers = pd.to_numeric(present, errors="coerce")
+    # A column of two numbers is a category, as `_encode_column` codes it.
     by_median = numbers.notna().all() and name not in declared.categorical and numbers.nunique() > 2
     value = numbers.median() if by_median else present.mode().iloc[0]
     if is_text:
@@ -377,8 +385,10 @@ def _encode_column(name: str, series: pd.Series[Any], declared: Declaration) -> 
     numbers = _numbers(series)
     stated = declared.domain.get(name)
     if name in declared.categorical or not np.isfinite(numbers).all():
+        # One entry that is no number makes the column one of categories.
         return _encode_categories(name, *_codes_of(series, stated, name))
     values = np.unique(numbers) if stated is None else _read_stated_numbers(name, stated, numbers)
+    # Two values are 0 and 1, as sex or yes and no, and not standardised.
     if len(values) == 2:
         return _encode_categories(name, number_names(values), np.searchsorted(values, numbers))
     x = numbers[:, np.newaxis]
@@ -399,6 +409,7 @@ def _encode_categories(name: str, values: tuple[str, ...], codes: NDArray[np.int
     if count <= 2:
         domain = np.arange(count, dtype=np.float32)[:, np.newaxis]
         return _Encoded(codes[:, np.newaxis].astype(np.float64), domain, values)
+    # Rows of the identity matrix are one-hot codes.
     return _Encoded(np.eye(count)[codes], np.eye(count, dtype=np.float32), values)
 
 
@@ -459,6 +470,7 @@ def _encode_target(series: pd.Series[Any], name: str, task: str, where: str) -> 
         if np.ptp(numbers) == 0:
             raise DataError(f"{where}: target {name!r} is {numbers[0]:g} in all examples; there is nothing to learn")
         return numbers, 1
+    # Numbers in their order, so that class 10 comes after class 2.
     targets = numbers if finite.all() else series.astype(str).to_numpy(dtype=np.str_)
     values, labels = np.unique(targets, return_inverse=True)
     if not 2 <= len(values) <= MAX_CLASSES:

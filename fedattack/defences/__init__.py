@@ -42,6 +42,7 @@ def defence_of(settings: Settings) -> Defence | None:
     if name not in DEFENCES:
         raise ConfigError(f"defence = {name!r}: expected one of {known}")
     try:
+        # A defence may import torch or its zoo when it is made.
         defence = DEFENCES[name](settings)
     except ModuleNotFoundError as cause:
         raise ConfigError(what_to_install(f"defence {name}") or str(cause)) from cause

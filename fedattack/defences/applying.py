@@ -70,12 +70,15 @@ def defended_arrays(
             "the client's training code, before it trains"
         )
     _check_types(defence, names, sent)
+    # A mod sees arrays in Flower's names, the hook in the model's: the latter are the ones that defences know.
     if len(handed.names) == len(sent) and set(handed.names) != set(names):
         names = handed.names
     _check_handed(dict(zip(names, received, strict=False)), handed)
+    # What is an update already starts at 0.
     start: Sequence[NDArray[Any] | float] = received if sends == "model" else [0.0] * len(sent)
     update: dict[str, NDArray[np.float32]] = {}
     defended = list(sent)
+    # Integers, such as counters, are no part of the update, and go as they are.
     moving = [index for index, array in enumerate(sent) if array.dtype.kind == "f"]
     for index in moving:
         into = np.empty(sent[index].shape, dtype=np.float32)
@@ -87,7 +90,9 @@ def defended_arrays(
         name, moved = names[index], np.empty_like(sent[index])
         np.add(start[index], result[name], out=moved, dtype=np.float64, casting="same_kind")
         if sends == "model" and name.endswith(_NEVER_NEGATIVE):
+            # A variance below zero would make batch normalisation take the root of a negative number.
             np.maximum(moved, 0, out=moved)
+        # Entries that the defence leaves alone are sent bit for bit, and not as rounded sums.
         np.copyto(moved, sent[index], where=update[name] == result[name])
         defended[index] = moved
     return defended
@@ -127,6 +132,7 @@ def _check_handed(received: Mapping[str, NDArray[Any]], handed: Handed) -> None:
     from fedattack.learning.torch_utils import shapes_of
 
     state = handed.batch.model.state_dict()
+    # A client that received other arrays, such as an adapter's, cannot be checked.
     if shapes_of(state) != shapes_of(received):
         return
     for name, value in state.items():

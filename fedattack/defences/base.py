@@ -127,6 +127,7 @@ def number(settings: Settings, key: str, *, high: float = math.inf, above: bool 
         If it is no finite number in the range.
     """
     value = float(FIELDS[key].check(settings.get(key, SETTINGS[key])))
+    # Zero is allowed in general; a clip or a noise may have to be above it.
     if value > high or (above and not value):
         expected = f"at most {high:g}" if value > high else "more than 0"
         raise ConfigError(f"{key} = {value}: expected {expected} ({FIELDS[key].help})")
@@ -160,5 +161,6 @@ def in_parts(array: NDArray[Any]) -> Iterator[tuple[slice, NDArray[Any]]]:
     """
     flat = array.reshape(-1)
     for first in range(0, flat.size, AT_ONCE):
+        # A view: what is written to it changes the array.
         part = slice(first, first + AT_ONCE)
         yield part, flat[part]

@@ -60,18 +60,21 @@ def check_received(received: Arrays, last: Last | None = None) -> list[str]:
     last
         Of the last round in which this client took part, if there was one.
     """
-    floats = {place: array for place, array in enumerate(received) if array.dtype.kind == "f" and array.size}
+    # Buffers of counters are integers, which training counts up.
+    floats = {index: array for index, array in enumerate(received) if array.dtype.kind == "f" and array.size}
     found = []
-    for place, array in floats.items():
+    for index, array in floats.items():
         if not np.isfinite(array).all() or float(np.abs(array).max()) > _LARGE:
-            found.append(f"array {place} has numbers in whose rounding training gets lost")
-    for (place, weight), (_, bias) in pairwise(floats.items()):
+            found.append(f"array {index} has numbers in whose rounding training gets lost")
+    # A weight and what follows it, which of a layer is its bias.
+    for (index, weight), (_, bias) in pairwise(floats.items()):
         dead = _count_dead(weight, bias)
         if dead > _DEAD * len(weight):
-            found.append(f"array {place}: {dead} of {len(weight)} neurons have a bias and no weights")
-    for place, array in floats.items():
+            found.append(f"array {index}: {dead} of {len(weight)} neurons have a bias and no weights")
+    for index, array in floats.items():
+        # Rows as well as columns: imprinting weights look alike in what they take, or in what they feed.
         if array.ndim == 2 and (_look_alike(array) or _look_alike(array.T)):
-            found.append(f"array {place}: neurons differ by their bias alone, or pull at the same outputs")
+            found.append(f"array {index}: neurons differ by their bias alone, or pull at the same outputs")
     if last is not None and _jumps(received, last):
         found.append("the model is no successor of the one before: it is further from it than training goes")
     return found
@@ -97,13 +100,14 @@ def check_moved(moved: Arrays, count: float, last: Last | None = None) -> list[s
         Of the last round in which this client took part, if there was one. A client whose training moved nothing then,
         either, may be one that does not train: it is told so once.
     """
-    weights = [(place, array) for place, array in enumerate(moved) if array.dtype.kind == "f" and array.ndim > 1]
+    weights = [(index, array) for index, array in enumerate(moved) if array.dtype.kind == "f" and array.ndim > 1]
     if weights and not any(array.any() for _, array in weights):
+        # Nothing moves either where the client has nothing to train on, as `went` of 0 said before.
         return ["training moved no weight"] if last is None or last.went else []
     found = []
-    for place, array in weights:
+    for index, array in weights:
         if count >= _SEVERAL and _is_of_one(array):
-            found.append(f"array {place}: {count:g} examples moved it as one example does")
+            found.append(f"array {index}: {count:g} examples moved it as one example does")
     return found
 
 
@@ -158,6 +162,7 @@ def _look_alike(weight: NDArray[Any]) -> bool:
     if len(rows) < _MANY or rows.shape[1] < _WIDE or not np.isfinite(rows).all():
         return False
     rows = rows / np.linalg.norm(rows, axis=1, keepdims=True)
+    # Rows of one direction have nearly the same product with a random vector: sorted by it, they are neighbours.
     signs = np.random.default_rng(0).choice([-1.0, 1.0], size=rows.shape[1])
     order = np.argsort(rows @ signs, kind="stable")
     cosines = (rows[order[:-1]] * rows[order[1:]]).sum(axis=1)
@@ -166,6 +171,7 @@ def _look_alike(weight: NDArray[Any]) -> bool:
 
 def _jumps(received: Arrays, last: Last) -> bool:
     moved = differences(last.received, received)
+    # Both must hold: far as training goes, and far as the model is from nothing.
     return bool(moved) and norm_of(moved) > max(_JUMP * last.went, _FAR * norm_of(last.received))
 
 
@@ -176,4 +182,5 @@ def _is_of_one(moved: NDArray[Any]) -> bool:
     if len(matrix) < _MANY or matrix.shape[1] < _WIDE or not np.isfinite(matrix).all():
         return False
     values = np.linalg.svd(matrix, compute_uv=False)
+    # Of rank one: the second singular value is next to nothing.
     return bool(values[1] < _SECOND * values[0])

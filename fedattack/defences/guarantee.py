@@ -53,6 +53,7 @@ def update_privacy(settings: Settings, *, rounds: int) -> PrivacySpent:
     if settings["defence"] not in NOISY or not clip or not scale:
         return PrivacySpent(math.inf, math.inf, delta)
     return PrivacySpent(
+        # Noise in units of the sensitivity's half: C of clipping, 2C for exchanged data.
         _epsilon(settings["defence"], scale / clip, 1, delta),
         _epsilon(settings["defence"], scale / clip, rounds, delta),
         delta,
@@ -61,6 +62,7 @@ def update_privacy(settings: Settings, *, rounds: int) -> PrivacySpent:
 
 def _epsilon(defence: object, multiplier: float, count: int, delta: float) -> float:
     if defence == "dp-laplace":
+        # The norm is L2, and Laplace noise bounds L1: √entries between them, or no bound without their number.
         return laplace_epsilon(multiplier, "replace", count, delta, entries=None).high
     return gaussian_epsilon(multiplier, "replace", count, delta).high
 
@@ -106,4 +108,5 @@ def list_hazards(*, own_noise: bool, plaintext: Sequence[str] | None = None) -> 
         Hazard("Time and size of messages", False, timing),
         Hazard("Tuning and early stopping", False, tuning),
     ]
+    # False sorts first: what was checked.
     return sorted(hazards, key=lambda hazard: not hazard.checked)

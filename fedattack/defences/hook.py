@@ -77,8 +77,10 @@ def hand_over(model: nn.Module, x: NDArray[Any] | Tensor, y: NDArray[Any] | Tens
         )
     if len(x) != len(y) or len(x) == 0:
         raise DataError(f"hand_over: expected a label for each of at least one example; got {len(y)} and {len(x)}")
+    # Names are taken in any case; examples and a copy of the model only where the defence asks.
     collector.names = tuple(model.state_dict())
     if collector.wanted:
+        # A copy: training moves the model that was handed over.
         collector.batch = Batch(_array(x), _array(y), copy.deepcopy(model))
 
 

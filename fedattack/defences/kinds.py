@@ -25,6 +25,7 @@ _BUILT_IN = (
 
 def _find_fault(kind: DefenceKind, others: Mapping[str, DefenceKind]) -> str:
     """Say which setting could be another one's, a run's or a defence's: its own begin with its name."""
+    # dp-gaussian and dp-laplace share one model of settings.
     if any(other.settings is kind.settings for other in others.values()):
         return ""
     shared = PrivacySettings.list_settings()

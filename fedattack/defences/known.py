@@ -63,6 +63,7 @@ def _train_privately(settings: Settings) -> Defend:
             seed=int(rng.integers(2**31)),
         )
         before, after = model.state_dict(), trained.state_dict()
+        # As sent − received, by the trained parameters alone.
         return {name: (after[name] - before[name]).numpy() for name in update}
 
     return defend

@@ -108,6 +108,7 @@ class DefenceMod:
     ) -> None:
         """Put defended arrays in the place of those that a reply sends, if it sends any."""
         sent = _arrays_of(content)
+        # An evaluation or an error has no arrays.
         if not sent:
             return
         if received.keys() == sent.keys():
@@ -124,6 +125,7 @@ class DefenceMod:
             rng=rng,
             sends=self.sends,
         )
+        # One record of arrays, as `_arrays_of` made sure.
         (key,) = content.array_records
         content[key] = _record_of(dict(zip(sent, arrays, strict=True)))
 
@@ -131,6 +133,7 @@ class DefenceMod:
         if self.seed is None:
             return np.random.default_rng()
         client = int(context.node_config.get("partition-id", context.node_id))
+        # Apart for each client and round: equal noise in two messages would cancel in their difference.
         return np.random.default_rng((self.seed, _STREAM, client, _round_of(message)))
 
 
@@ -210,13 +213,15 @@ def examine_training(
         If something is odd, and it refuses.
     """
     moved = returned if sends == "update" else differences(received, returned)
+    # The state lies on the client's side, in its SuperNode, from round to round.
     act(check_moved(moved, count, _read_last(state)), received, refuses=refuses)
-    state[_LAST] = _record_of({str(place): array for place, array in enumerate(received)})
+    state[_LAST] = _record_of({str(index): array for index, array in enumerate(received)})
     state[_LAST + "-went"] = ConfigRecord({"went": norm_of(moved)})
 
 
 def _read_last(state: RecordDict) -> Last | None:
     """Read what a client's state holds of the last round in which it took part."""
+    # The first round has nothing to compare with.
     if _LAST not in state.array_records:
         return None
     kept = [array.numpy() for array in state.array_records[_LAST].values()]
@@ -246,6 +251,7 @@ def _arrays_of(content: RecordDict) -> dict[str, NDArray]:
     for record in records.values():
         for name, array in record.items():
             if name != _EMPTY:
+                # A copy: the client may train in the message's own memory.
                 arrays[name] = array.numpy().copy()
     return arrays
 
@@ -259,6 +265,7 @@ def _silence(content: RecordDict) -> None:
     for name, numbers in content.metric_records.items():
         content[name] = MetricRecord({key: value for key, value in numbers.items() if key in _NUMBERS})
     for name in [*content.config_records]:
+        # Flower's legacy protocol keeps its status, without which no reply can be read.
         if name == _LEGACY_METRICS:
             content[name] = ConfigRecord()
         elif name != _STATUS:
@@ -319,7 +326,9 @@ class FlowerLocalDP:
         sent = as_float32(update)
         if not self.deviation:
             return sent
+        # Flower computes σ from ε as σ = C √(2 ln(1.25/δ)) / ε; this solves it for the ε that gives our σ.
         epsilon = self.clip * math.sqrt(2 * math.log(1.25 / self.delta)) / self.deviation
+        # The sensitivity that it is told is C, so that the deviation is the one asked for.
         mod = LocalDpMod(self.clip, self.clip, epsilon, self.delta)
         # Flower works in place, which passes over arrays without dimensions.
         flat, zeros = {}, {}
@@ -333,6 +342,7 @@ class FlowerLocalDP:
             with global_draws(rng.integers(2**32, size=8).tolist()):
                 mod(cast(Message, request), context, lambda message, context: cast(Message, reply))
         except ZeroDivisionError:
+            # A zero update has no norm to divide by; the noise is the same.
             return Noise("dp-gaussian", self.deviation, self.clip).apply(update, rng)
         defended = reply.content.array_records["arrays"]
         return {name: defended[name].numpy().reshape(array.shape) for name, array in sent.items()}

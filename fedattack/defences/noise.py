@@ -60,10 +60,12 @@ class Noise:
         if not self.scale:
             return as_float32(update)
         draw = self.DRAWS[self.name]
+        # One factor for the whole update, as the norm is of all entries.
         factor = clip_factor(update, self.clip) if self.clip else 1.0
         noisy = {}
         for name, array in update.items():
             noisy[name] = np.empty(array.shape, dtype=np.float32)
+            # A view on the same memory.
             into = noisy[name].reshape(-1)
             for part, values in in_parts(array):
                 into[part] = values.astype(np.float64) * factor + draw(rng, self.scale, values.shape)
@@ -119,6 +121,7 @@ def _norm(update: Update, factor: float) -> float:
         for _, values in in_parts(array):
             scaled = values.astype(np.float64) * factor
             squares.append(float(np.vdot(scaled, scaled)))
+    # fsum adds the parts exactly, in whatever order they come.
     return math.sqrt(math.fsum(squares))
 
 

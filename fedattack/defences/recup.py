@@ -50,6 +50,7 @@ class _PerturbationSearch:
     rows: NDArray[np.int64]
 
     def draw(self) -> list[Network]:
+        # Without replacement: n different models.
         indices = self.rng.choice(len(self.zoo.networks), size=self.models, replace=False)
         return [self.zoo.networks[index] for index in indices]
 
@@ -58,6 +59,7 @@ class _PerturbationSearch:
 
         The gradient of the other entries is 0: a maximum depends on one entry alone.
         """
+        # Max pooling passes the gradient to the largest entry of a window alone.
         largest = windows.argmax(axis=1)
         return largest, network.ascent(windows[self.rows, largest], self.value)
 
@@ -69,15 +71,19 @@ class _PerturbationSearch:
 
 def _meta(search: _PerturbationSearch) -> Windows:
     """Meta-train and meta-test (eqs. 5 to 8), α = β = ε/T."""
+    # T steps of ε/T reach the budget at most.
     size = search.budget / search.iterations
     windows = search.start.copy()
     for _ in range(search.iterations):
+        # The last model is the one of the meta-test, the others meta-train (eq. 5).
         *training, test = search.draw()
         ahead = windows.copy()
         for network in training:
             search.step(ahead, network, size)
         largest, direction = search.ascent(ahead, test)
+        # The step starts at the entries before meta-training, at the gradient after it (eq. 7).
         moved = windows[search.rows, largest] + np.float32(size) * np.sign(direction)
+        # Bounds are about the update itself: T steps cannot leave the ball.
         low, high = bounds(search.start[search.rows, largest], search.budget)
         windows[search.rows, largest] = np.clip(moved, low, high)
     return windows
@@ -116,6 +122,7 @@ def _momentum(search: _PerturbationSearch) -> Windows:
     accumulated = np.zeros_like(windows)
     for network in search.draw():
         largest, direction = search.ascent(windows, network)
+        # A gradient of zero has no direction: it is left as it is.
         norm = np.abs(direction).sum() or np.float32(1)
         accumulated *= np.float32(MOMENTUM)
         accumulated[search.rows, largest] += direction / norm
@@ -140,6 +147,7 @@ def bounds(values: NDArray[np.float32], budget: float) -> tuple[NDArray[np.float
     """
     wide = values.astype(np.float64)
     low, high = (wide - budget).astype(np.float32), (wide + budget).astype(np.float32)
+    # Rounding to float32 may put a bound outside: then the next number inside is taken.
     low = np.where(wide - low > budget, np.nextafter(low, np.float32(np.inf)), low)
     high = np.where(high - wide > budget, np.nextafter(high, np.float32(-np.inf)), high)
     return low, high
@@ -253,16 +261,19 @@ class RecUP:
             pooling.check(update)
             return as_float32(update)
         whole = pooling.windows(update)
-        places = _largest(whole, self.iterations * self.models)
-        start = np.take_along_axis(whole, places, axis=1)
+        # No step takes a smaller entry than these: each of T · n steps changes the largest of a window.
+        columns = _largest(whole, self.iterations * self.models)
+        start = np.take_along_axis(whole, columns, axis=1)
         parts = [(weight, self._perturb(start, zoo, value, rng)) for zoo, weight, value in self._plan if weight]
+        # Windows that no attribute moved keep their bits.
         changed = np.any([windows != start for _, windows in parts], axis=0)
         before = start[changed]
+        # Weighted in double precision: the weights sum up to one.
         moves = [weight * (windows[changed].astype(np.float64) - before) for weight, windows in parts]
         moved = (before + np.sum(moves, axis=0)).astype(np.float32)
         low, high = bounds(before, self.budget)
         start[changed] = np.clip(moved, low, high)
-        np.put_along_axis(whole, places, start, axis=1)
+        np.put_along_axis(whole, columns, start, axis=1)
         arrays = pooling.unlaid(whole)
         return {name: arrays[name] for name in update}
 
@@ -275,20 +286,21 @@ class RecUP:
 
 
 def _largest(windows: Windows, count: int) -> NDArray[np.int64]:
-    """Return the places (features, count) of each window's largest entries, ascending; among equals of the first ones.
+    """Return the columns (features, count) of each window's largest entries, ascending; among equals of the first ones.
 
     A step moves the largest entry of a window. So a search of ``count`` steps meets no other entries than these, and
     need not hold the others.
     """
     width = windows.shape[1]
     count = min(count, width)
-    places = np.empty((len(windows), count), dtype=np.int64)
-    for window, into in zip(windows, places, strict=True):
+    columns = np.empty((len(windows), count), dtype=np.int64)
+    for window, into in zip(windows, columns, strict=True):
+        # The smallest entry that is taken; partition needs no full sort.
         least = np.partition(window, width - count)[width - count]
         above = np.flatnonzero(window > least)
         equal = np.flatnonzero(window == least)[: count - len(above)]
         into[:] = np.sort(np.concatenate([above, equal]))
-    return places
+    return columns
 
 
 def _likeliest(zoo: Zoo, windows: Windows) -> int:
@@ -351,6 +363,7 @@ def _zoo(folder: Path, attribute: str) -> Zoo:
         file = folder / attribute / name
         if file.is_file():
             stamps.append((file.stat().st_mtime_ns, file.stat().st_size))
+    # Time and size are a part of the key: a zoo that is trained anew is read anew.
     return _read_cached(folder / attribute, tuple(stamps))
 
 

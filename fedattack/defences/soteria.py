@@ -81,9 +81,11 @@ class Soteria:
                 f"{', '.join(masked)}; hand over the model whose parameters are sent"
             )
         measure = representation_measure(batch.model, layer, batch.x, memory=self.memory)
+        # round: a share of 0.005 of 100 entries prunes none.
         pruned = round(self.share * len(measure))
         # The sort is stable: among equals those of the lowest index are pruned.
         largest = np.argsort(-measure, kind="stable")[:pruned]
+        # The whole column of the weight: the inputs that are pruned.
         masked[weight][:, largest] = 0
         return masked
 
@@ -119,6 +121,7 @@ def defended_layer(model: nn.Module, name: str = "") -> tuple[str, nn.Linear]:
         return name, layer
     behind_another = False
     for key, module in modules.items():
+        # Containers have no parameters of their own.
         if not list(module.parameters(recurse=False)):
             continue
         if behind_another and isinstance(module, nn.Linear):
@@ -166,6 +169,7 @@ def representation_measure(
     total = np.zeros(layer.in_features)
     with in_mode(model, training=False), torch.enable_grad():
         of_one = activations(model, torch.as_tensor(x[:1], dtype=torch.float32, device=device))
+        # Four bytes a number.
         together = int(min(max(memory // (4 * _COPIES * of_one), 1), _RECORDS))
         for start in range(0, len(x), together):
             records = torch.as_tensor(x[start : start + together], dtype=torch.float32, device=device)
@@ -173,7 +177,9 @@ def representation_measure(
             representation = _inputs_of(model, layer, records)
             norms = [_gradient_norms(entry, records) for entry in representation.unbind(1)]
             values = representation.detach()
+            # In double precision: ∂r_i/∂x may be tiny.
             ratio = values.abs().double() / torch.stack(norms, dim=1)
+            # 0/0, where a ReLU is closed, counts as 0: nothing of the example is in such an entry.
             total += torch.where(values == 0, 0.0, ratio).sum(dim=0).cpu().numpy()
     return total / len(x)
 
@@ -182,6 +188,7 @@ def _gradient_norms(entry: Tensor, records: Tensor) -> Tensor:
     """Return ‖∂r_i/∂x‖ for each example; ``entry`` (n,) is r_i of each."""
     from torch import autograd
 
+    # The sum of r_i over examples has the gradients of each: no example's r_i depends on another one.
     (gradient,) = autograd.grad(entry.sum(), records, retain_graph=True)
     norms: Tensor = gradient.flatten(1).double().norm(dim=1)
     return norms

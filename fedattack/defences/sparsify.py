@@ -43,6 +43,7 @@ class Sparsify:
         for array in kept.values():
             for _, values in in_parts(array):
                 bits = _magnitudes(values)
+                # Among equals the first ones go, as many as are left to prune.
                 ties = np.flatnonzero(bits == largest)[:alike]
                 alike -= len(ties)
                 values[bits < largest] = 0
@@ -58,6 +59,7 @@ def _largest_pruned(arrays: Sequence[NDArray[np.float32]], pruned: int) -> tuple
     upper, lower = np.zeros(_HALF, dtype=np.int64), np.zeros(_HALF, dtype=np.int64)
     for array in arrays:
         for _, values in in_parts(array):
+            # A radix selection: the upper 16 bits first, which bincount can count, and the lower 16 bits below.
             upper += np.bincount(_magnitudes(values) >> 16, minlength=_HALF)
     high, left = _place(upper, pruned)
     for array in arrays:
@@ -71,12 +73,13 @@ def _largest_pruned(arrays: Sequence[NDArray[np.float32]], pruned: int) -> tuple
 def _place(counts: NDArray[np.int64], rank: int) -> tuple[int, int]:
     """Return where the entry of a rank, from 1, is among counted ones; and its rank there."""
     reached = counts.cumsum()
-    place = int(np.searchsorted(reached, rank))
-    return place, rank - int(reached[place] - counts[place])
+    index = int(np.searchsorted(reached, rank))
+    return index, rank - int(reached[index] - counts[index])
 
 
 def _magnitudes(values: NDArray[np.float32]) -> NDArray[np.uint32]:
     """Return whole numbers that are ordered as magnitudes are: their bits."""
+    # Bits of positive floats are ordered as the floats are.
     return np.abs(values).view(np.uint32)
 
 

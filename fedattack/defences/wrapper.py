@@ -122,6 +122,7 @@ def _put_before(client: Wrapped, title: str, own: type[NumPyClient], **attribute
         )
     kind = type(client)
     wrapped = copy.copy(client)
+    # A class that is made for this client: methods of its own stay as they are.
     wrapped.__class__ = type(f"{title}{kind.__name__}", (own, kind), {})
     vars(wrapped).update(attributes)
     return wrapped

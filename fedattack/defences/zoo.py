@@ -142,6 +142,7 @@ def _train(
     rng = np.random.default_rng(seed)
     networks = []
     for _ in range(models):
+        # Widths are drawn for each network, so that the zoo's models differ (Section 5.3).
         hidden = rng.choice(widths, size=LAYERS - 1).tolist()
         network_seed = int(rng.integers(2**31))
         network = train_network(pooled, labels, values=len(values), hidden=hidden, seed=network_seed, fit=fit)
@@ -213,6 +214,7 @@ def train_zoo_on_records(
     _check_sizes(models, widths)
     _, counts = np.unique(codes, return_counts=True)
     records_each = 1
+    # The median group can fill a client; values with fewer examples make none.
     if len(counts):
         records_each = max(min(records, int(np.median(counts))), 1)
     rows = np.flatnonzero(np.bincount(codes, minlength=len(values))[codes] >= records_each)
@@ -237,14 +239,17 @@ def train_zoo_on_records(
     def updates() -> Iterator[Update]:
         state = {name: np.asarray(start[name], dtype=np.float32) for name, _ in model.named_parameters()}
         for round_ in range(1, rounds + 1):
+            # At the first, the middle and the last round: updates differ along the training.
             if round_ in (1, (rounds + 1) // 2, rounds):
                 shadows = shadow_updates(state, clients)
                 labels.append(shadows.values)
                 for update in shadows:
                     yield _as_gradient(update, training.lr) if gradients else update
+            # The federation goes on by shadow clients of its own.
             state = _average(state, shadow_updates(state, _FEDERATION))
 
     pooling, pooled = _pool(updates(), FEATURES)
+    # Labels are complete only after `updates` was used up.
     of_all = np.concatenate(labels)
     return _train(pooling, pooled, of_all, attribute, values, int(rng.integers(2**31)), models, widths, fit)
 
@@ -308,6 +313,7 @@ def load_zoo(folder: Path) -> Zoo:
     except (KeyError, TypeError, ValueError, AttributeError) as cause:
         raise DataError(f"{path} describes no model zoo ({type(cause).__name__}: {cause}); {_HINT}") from None
     tensors = _tensors(folder / "zoo.safetensors", digest)
+    # Names and shapes before any network is made: the file is anybody's.
     _check_tensors(folder / "zoo.safetensors", tensors, wanted)
     networks = []
     for model in range(len(wanted) // (2 * LAYERS)):

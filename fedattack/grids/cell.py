@@ -86,6 +86,7 @@ class Request:
 
     def hide_paths(self, text: str) -> str:
         """Take the paths of this machine out of a reason."""
+        # Results are shown to others: they hold no path of this machine.
         return text.replace(str(self.folder), "DIR")
 
 
@@ -160,12 +161,14 @@ class Cell:
     @property
     def name(self) -> str:
         """Name of the cell's folder: the same run has the same one in every grid."""
+        # Only what departs from the preset: cells of several papers share a run.
         changed = {**self.settings, **self.options}
         parts = [self.preset]
         if "dataset" in changed:
             parts.append(write_value(changed.pop("dataset")))
         for key, value in sorted(changed.items()):
             parts.append(f"{key}-{write_value(value)}")
+        # What is no plain character of a folder's name becomes a hyphen.
         return "_".join(map(partial(_UNFIT.sub, "-"), parts))
 
     @property

@@ -124,6 +124,7 @@ def run_grid(design: Design[C]) -> dict[str, Any]:
     """
     request = design.request
     with _hold_folder(request):
+        # Cells that are there are kept, so that a grid goes on where it was stopped.
         outcomes: dict[str, Outcome] = {}
         finished, waiting = 0, []
         for cell in design.cells:
@@ -133,6 +134,7 @@ def run_grid(design: Design[C]) -> dict[str, Any]:
                 waiting.append(cell)
         request.tell(f"{len(design.cells)} cells: {finished} are there, {len(waiting)} to run")
         results = design.gather(outcomes)
+        # Written before the first cell, and after each: a killed grid leaves results of what was done.
         design.write(results)
         for cell, before, outcome in _make_cells(design, waiting):
             outcomes[cell.name] = outcome
@@ -150,10 +152,12 @@ def _hold_folder(request: Request) -> Iterator[None]:
     check_folder(out, ConfigError, to_write=True)
     try:
         make_private(request.cells)
+        # An existing folder keeps its rights otherwise.
         out.chmod(0o700)
     except OSError as cause:
         raise ConfigError(f"{out} cannot be created ({cause}); choose a folder that can be written") from None
     try:
+        # The lock lies in the folder of the cells, which no other command takes.
         lock = FolderLock(request.cells)
     except BlockingIOError:
         raise ConfigError(f"another reproduction is at work in {out}; wait for it, or give --out") from None
@@ -191,6 +195,7 @@ def _make_cell(design: Design[C], cell: C, made: Made) -> Outcome:
         minutes = made()
     except FedAttackError as problem:
         outcome = Outcome("failed", f"cannot run: {request.hide_paths(str(problem))}")
+    # Records are most of a cell's bytes; findings stay.
     if not request.keep_records:
         remove_inside(request.folder, folder / "record", ConfigError)
     if outcome.state == DONE:

@@ -70,6 +70,7 @@ def write_scaled(number: Number, value: float | None, form: str = ".1f") -> str:
     """Write a value of a number as it is shown."""
     if value is None:
         return NOTHING
+    # A minus sign in place of a hyphen.
     return f"{number.scale * value:{form}}".replace("-", "−")
 
 
@@ -96,6 +97,7 @@ def add_twins(findings: Sequence[Finding], others: Iterable[Finding]) -> list[Fi
     """
     known = {finding.name: finding for finding in findings}
     for finding in others:
+        # A run without a defence has no attacker who knows of one: the blind attacker is its twin.
         blind = known.get(finding.name.removesuffix(ADAPTIVE))
         if finding.name.endswith(ADAPTIVE) and finding.name not in known and blind is not None:
             twin = replace(blind, metric=finding.metric, label=finding.label, headline=finding.headline)
@@ -124,6 +126,7 @@ def _read_curve(number: Number, run: Mapping[str, Any]) -> dict[str, Any]:
     for values in run.get(number.curve, {"seeds": {}})["seeds"].values():
         # A model that diverged, or was not evaluated in the last round, ends where it was last finite.
         known = [value for value in values if value is not None]
+        # The last value that is known, if there is any.
         ends += known[-1:]
     if not ends:
         return {}

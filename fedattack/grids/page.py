@@ -36,6 +36,7 @@ def name_levels(measured: Iterable[Results]) -> str:
 def tell_apart(names: Iterable[str]) -> dict[str, dict[str, Any]]:
     """Tell more names apart than there are colours: the markers of those that have to share one are hollow."""
     looks, used = drawing.looks_of(names), set()
+    # Colours repeat after five names.
     for look in looks.values():
         if look["color"] in used:
             look["fillstyle"] = "none"
@@ -47,6 +48,7 @@ def finish_picture(canvas: Figure, grid: Sequence[Axes], name: str, title: str, 
     """Return a picture that stands by itself: with a legend, and a ground of its own, which in a page is the page's."""
     drawing.one_legend(canvas, grid, handlelength=drawing.DASHES)
     svg = drawing.to_svg(canvas, name, title, words)
+    # By itself it needs a size and a ground; in a page both are the page's.
     return svg.replace("<svg ", '<svg width="760" style="background: white; color: black" ', 1)
 
 

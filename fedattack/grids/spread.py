@@ -38,6 +38,7 @@ class Packed:
         make_private(folder)
         for name, content in self.files.items():
             path = folder / name
+            # The cluster's machines are trusted with work, not with this machine's files.
             if not path.resolve().is_relative_to(folder.resolve()):
                 raise RunError(f"a machine of the cluster sent the file {name!r}, which leads out of the cell's folder")
             make_private(path.parent)
@@ -51,6 +52,7 @@ def make_on_cluster(
     """Make cells on a cluster; yields each when it ends, with what puts it into its folder or raises why it cannot."""
     paths: set[str] = set()
     for job in jobs:
+        # Absolute paths must be there on all machines.
         paths.update(filter(lambda path: path.startswith("/"), leads_out(job.settings)))
     cluster = connect(request.cluster, sorted(paths))
     cpus = _choose_cpus(cluster, jobs)
@@ -76,6 +78,7 @@ def _unpack(made: Packed | FedAttackError, folder: Path) -> float:
 def _choose_cpus(cluster: Cluster, jobs: Sequence[Job]) -> int:
     """Give a cell a CPU for each client that trains at the same time, where the smallest machine has so many."""
     clients = max(nodes_of(job.settings) for job in jobs)
+    # Pieces of one size: the cell with most clients decides.
     return max(1, min(clients, min(cluster.cpus, default=1)))
 
 

@@ -46,6 +46,7 @@ def audit_cell(job: Job, device: str, watch: Watch) -> None:
     simulate(preset, job.settings, job.seeds, job.folder, command=job.command, watch=watch, options=job.options)
     trusted = leads_out(job.settings)
     for attack in choose_attacks(preset.attacks, {**preset.options, **job.options}):
+        # Knowledge is read with what the settings of this very cell name, and no more.
         attack_folder(attack, job.folder, device=device, knowledge=lambda part: known_to(part, trusted), watch=watch)
     judge_folder(job.folder, device=device, watch=watch, trusted=trusted)
 
@@ -80,6 +81,7 @@ class TrainedDesign(Design[Cell]):
         changes, public = [], []
         for key, value in cell.settings.items():
             text = write_value(value)
+            # Data may be replaced by the caller's files.
             if key in DATA_KEYS:
                 text = str(self.files.get(text, text))
             changes.append(f"{key}={text}")
@@ -110,6 +112,7 @@ class TrainedDesign(Design[Cell]):
             job = self.plan(cell)
         except ConfigError as problem:
             return Outcome("failed", f"cannot run: {problem}") if selected else left_out
+        # A cell that is there counts, whether it is asked for now or not.
         if _is_finished(job):
             return Outcome()
         if not selected:
@@ -196,6 +199,7 @@ def _describe_lacking(name: str, root: Path) -> str:
         return f"needs {by_file}"
     if DATASETS[name].download is not None:
         try:
+            # Reading shows whether it is whole; nothing is downloaded here.
             DATASETS[name].read(0, root)
         except DataError:
             return f"needs `fedattack download {name}`, or {by_file}"

@@ -39,6 +39,7 @@ class Latest(Generic[T]):
             return self._values[key]
         value = make()
         self._values[key] = value
+        # The oldest goes: `move_to_end` above puts what was asked for last behind all others.
         while len(self._values) > self._most:
             self._values.popitem(last=False)
         return value
@@ -67,6 +68,7 @@ class TensorFile:
         try:
             with open_regular(self.path) as file:
                 size = os.fstat(file.fileno()).st_size
+                # A file of another size is not hashed: it may be endless.
                 while size == self.size and (block := file.read(_BLOCK)):
                     digest.update(block)
         except OSError as cause:
@@ -87,6 +89,7 @@ class TensorFile:
         """
         try:
             open_file = safe_open(self.path, framework="numpy")
+            # Names that are on one side alone.
             different = sorted(set(open_file.keys()) ^ set(names))
         except (SafetensorError, OSError) as cause:
             raise RecordError(f"{self.path} is no safetensors file ({short(str(cause), 100)})") from None
@@ -100,6 +103,7 @@ class TensorFile:
 def check_memory(stored: Any) -> None:
     """Raise MemoryError where an array cannot be had; the library's own code would panic, and say nothing of use."""
     width = np.dtype(_TYPES.get(stored.get_dtype(), np.uint8)).itemsize
+    # NumPy refuses with MemoryError what cannot be had, and returns memory that nobody touches.
     np.empty(math.prod(stored.get_shape()) * width, np.uint8)
 
 

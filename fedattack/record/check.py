@@ -51,6 +51,7 @@ def check_record(path: Path | str) -> CheckReport:
         If there is no readable manifest or index, so that nothing can be said about the rest, or if the record is not
         what its recorder signed.
     """
+    # Without an exception at the first fault: all of them are listed.
     record = Record(path, skip_damaged=True, thinned=True)
     report = CheckReport(problems=list(record.damage), signer=record.signer, remarks=record.remarks)
     for round_ in record:
@@ -61,6 +62,7 @@ def check_record(path: Path | str) -> CheckReport:
         else:
             report.rounds += 1
             report.size += round_.file.size
+    # Lines of rounds that are not kept hold a common model alone.
     for line in record.lines:
         if not record.keep.round(line.number):
             try:
@@ -93,5 +95,6 @@ def _read_all(round_: Round) -> None:
 
 
 def _read(arrays: Arrays | None) -> None:
+    # Reading is checking: each array is verified when it is asked for.
     for _ in (arrays or {}).values():
         pass

@@ -39,6 +39,7 @@ _STRICT = ConfigDict(extra="forbid", strict=True)
 _MOST_NOTED = 100_000
 
 _Text = Annotated[str, StringConstraints(max_length=10_000)]
+# 2⁵³: whole numbers up to it are the same in JSON readers that know floats alone.
 _Whole = Annotated[int, Field(ge=-(2**53), le=2**53)]
 _Value = bool | _Whole | Annotated[float, Field(allow_inf_nan=False)] | _Text
 _Seed = Annotated[int, Field(ge=0, lt=2**32)]
@@ -228,10 +229,13 @@ class RunFolder:
     def misplaced(self) -> dict[Path, str]:
         """By record that is not its seed's how it shows: another one is the same, or it has another seed."""
         seeds = self.study.get("seeds", [])
+        # The names that these seeds have in a new run folder; a record from elsewhere has other ones, and is not
+        # checked.
         seed_of = {part.record: seed for seed, part in zip(seeds, new_parts(self.path, seeds), strict=True)}
         first: dict[str, Path] = {}
         misplaced = {}
         for record, manifest in self.manifests.items():
+            # The first of two equal records counts as the one that belongs there.
             twin = first.setdefault(manifest["id"], record)
             seed, wanted = manifest["seed"], seed_of.get(record)
             if twin != record:
@@ -274,18 +278,19 @@ def _parts_of(folder: Path, records: Path) -> list[Part]:
         raise RecordError(f"{folder} is a record and holds another one, {records}: point at the one that you mean")
     if (records / MANIFEST).exists():
         return [Part(folder, "")]
-    found = sorted(path.parent.name for path in records.glob(f"*/{MANIFEST}"))
-    odd = [name for name in found if not PLAIN.fullmatch(name)]
+    names = sorted(path.parent.name for path in records.glob(f"*/{MANIFEST}"))
+    odd = [name for name in names if not PLAIN.fullmatch(name)]
     if odd:
         raise RecordError(f"{records}: {odd[0]!a} is no plain name of a folder, such as seed-0; rename it")
-    if not found and (lost := without_manifest(records)):
+    if not names and (lost := without_manifest(records)):
         raise RecordError(_without_manifest(lost[0]))
-    if not found:
+    if not names:
         raise RecordError(
             f"{folder} holds no record: expected {folder / 'record' / MANIFEST} or one folder per seed in "
             f"{folder / 'record'}; let `fedattack simulate` or an observer write there"
         )
-    return [Part(folder, name) for name in sorted(found, key=lambda name: (len(name), name))]
+    # Shorter names first: seed-2 stands before seed-10.
+    return [Part(folder, name) for name in sorted(names, key=lambda name: (len(name), name))]
 
 
 def write_study(folder: Path, study: dict[str, Any]) -> None:
@@ -346,6 +351,7 @@ def copy_zoos(source: Path, to: Path) -> None:
         If one lacks a file, or they do not fit on the disk.
     """
     names = []
+    # Links are not followed: `copy_files` refuses what is no regular file.
     for described in sorted(source.glob("*/zoo.json")):
         attribute = described.parent.name
         names += [f"{attribute}/zoo.json", f"{attribute}/zoo.safetensors"]

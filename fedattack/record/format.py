@@ -129,9 +129,11 @@ def unseal_line(row: bytes, where: str) -> dict[str, Any]:
     RecordError
         If the line is not JSON, does not match its checksum, or has another form.
     """
+    # The seal stands at a fixed place from the end: it is cut off before anything is parsed.
     seal_at_end = _SEAL.fullmatch(row[-_SEAL_LENGTH:])
     if seal_at_end is None:
         raise RecordError(f"{where} is not a sealed JSON object; the file is damaged")
+    # What was sealed is the line without its seal.
     content = row[: -len(seal_at_end[0])] + b"}"
     if hashlib.sha256(content).hexdigest() != seal_at_end[1].decode():
         raise RecordError(f"{where} does not match its checksum; the file was changed or damaged")
@@ -154,6 +156,7 @@ def unseal_manifest(data: bytes, where: str) -> dict[str, Any]:
     """
     try:
         value = parse_json(data)
+        # A manifest is pretty-printed: it is sealed in its compact form, and parsed before it is checked.
         check = value.pop("check")
         expected = seal(value)["check"]
     except (ValueError, KeyError, TypeError, AttributeError):
@@ -161,6 +164,7 @@ def unseal_manifest(data: bytes, where: str) -> dict[str, Any]:
     if check != expected:
         raise RecordError(f"{where} does not match its checksum; the file was changed or damaged")
     version = value.get("version")
+    # `type` and not isinstance: true would count as version 1.
     if value.get("format") != FORMAT or type(version) is not int or version < VERSION:
         got = short(f"{value.get('format')!r} {version!r}", 60)
         raise RecordError(f"{where}: expected format {FORMAT!r} of version {VERSION}, got {got}")
@@ -220,8 +224,10 @@ def encode_metric(value: Any, depth: int = 0) -> Any:
 
     What takes more than a megabyte, or is nested deeply, is no metric; of it only kind, size and SHA-256 are kept.
     """
+    # item() makes a Python number of NumPy's, also of a zero-dimensional one.
     if isinstance(value, np.generic):
         value = value.item()
+    # A bool is an int, and is asked for first.
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, int | float):
@@ -236,6 +242,7 @@ def encode_metric(value: Any, depth: int = 0) -> Any:
         if len(data) > MAX_VALUE:
             return _find_left_out(data)
         return data.decode()
+    # A depth that no client needs; deeper nesting could exhaust the stack of a reader.
     if isinstance(value, list | tuple) and depth < _DEEPEST:
         entries = [encode_metric(entry, depth + 1) for entry in value]
         if len(json.dumps(entries)) > MAX_VALUE:
@@ -247,6 +254,7 @@ def encode_metric(value: Any, depth: int = 0) -> Any:
 def _encode_number(value: float) -> float | dict[str, str]:
     """Return a number as it is, if JSON and other readers have it."""
     if isinstance(value, int):
+        # What 64 bits hold, signed or not: readers in other languages have no larger integers.
         if -(2**63) <= value < 2**64:
             return value
         return {"repr": f"a whole number of {value.bit_length()} bits"}

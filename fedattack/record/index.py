@@ -103,12 +103,14 @@ class Index:
             raise RecordError(f"{where} was changed while the record was open")
         self._entries[line] = value
         if len(self._entries) > _KEPT:
+            # Two threads may drop the same entry: the second finds it gone.
             with suppress(StopIteration, KeyError):
                 del self._entries[next(iter(self._entries))]
         return value
 
     def _read(self, line: IndexedLine) -> bytes:
         """Read the bytes of a line; the file is opened once."""
+        # One file position for all threads: seek and read belong together.
         with self._reading:
             if self._file is None:
                 self._file = open_regular(self.path)
@@ -151,12 +153,14 @@ def read_index(path: Path, manifest: Mapping[str, Any]) -> Index:
         If there is no index.
     """
     file = path / INDEX
+    # The chain begins with the record's id, so that a line of another record does not fit.
     index = Index(file, end=manifest["id"])
     last = -1
     origins: dict[int, int] = {}
     for number, (offset, row) in enumerate(_rows(file), start=1):
         where = f"{file}, line {number}"
         try:
+            # Before it is parsed: a JSON of any length could fill the memory.
             if len(row) > MAX_LINE:
                 raise RecordError(f"{where} has more than {MAX_LINE:,} bytes; the file is damaged")
             value = unseal_line(row, where)
@@ -164,6 +168,7 @@ def read_index(path: Path, manifest: Mapping[str, Any]) -> Index:
         except RecordError as cause:
             index.damage.append(str(cause))
             continue
+        # A damaged line does not move these, so that the next whole one is held against the last whole one.
         last = value["seq"]
         index.end = value["check"]
         index.lines.append(_index_line(value, offset, len(row), origins))
@@ -176,13 +181,16 @@ def _rows(file: Path) -> Iterator[tuple[int, bytes]]:
     try:
         with open_regular(file) as stream:
             offset = 0
+            # One character more than the longest line and its end: a longer line is told from it.
             while row := stream.readline(MAX_LINE + 2):
                 start = offset
                 offset += len(row)
+                # A line without an end was being written when the process was killed: it is no damage.
                 if row.endswith(b"\n"):
                     yield start, row[:-1]
                 elif len(row) > MAX_LINE:
                     yield start, row
+                    # The rest of the line is read in blocks and dropped.
                     while rest := stream.readline(MAX_LINE):
                         offset += len(rest)
                         if rest.endswith(b"\n"):
@@ -200,9 +208,11 @@ def _check_position(line: Mapping[str, Any], last: int, index: Index, where: str
         raise RecordError(f"{where} has the seq {seq} after {last}; lines were repeated or put in another order")
     if seq > last + 1:
         index.damage.append(f"{where} has the seq {seq} after {last}; lines before it are gone")
+    # After a gap the line before is not there to be compared with.
     if seq == last + 1 and line["previous"] != index.end:
         raise RecordError(f"{where} does not carry the seal of the line before; lines were changed or exchanged")
     earlier = _source_of(line["common"])
+    # A model that is taken from a later line could lead in circles.
     if earlier is not None and earlier >= seq:
         raise RecordError(f"{where} takes its common model from seq {earlier}, which does not come before {seq}")
 
@@ -238,6 +248,7 @@ def _index_line(line: Mapping[str, Any], offset: int, length: int, origins: dict
 def _check_end(index: Index, manifest: Mapping[str, Any], file: Path) -> None:
     expected = manifest["rounds"]
     count = len(index.lines)
+    # An open record has no count yet.
     if index.damage or expected is None:
         return
     if count != expected:
@@ -257,6 +268,7 @@ def file_of(seq: int) -> str:
 def without_manifest(folder: Path) -> list[Path]:
     """Find what was a record, among a folder and those in it, and has lost its manifest."""
     try:
+        # Records of several seeds lie in folders of their own.
         paths = [folder, *sorted(path for path in folder.iterdir() if path.is_dir())]
     except OSError:
         return []

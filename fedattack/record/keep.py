@@ -39,6 +39,7 @@ class Keep:
     seed: int = 0
 
     def __post_init__(self) -> None:
+        # `type` and not isinstance: true is no number of rounds.
         if type(self.every) is not int or not 1 <= self.every <= 2**50:
             raise ConfigError(f"every={self.every!r}: expected a whole number of rounds, 1 or more")
         by_id = isinstance(self.clients, tuple) and self.clients
@@ -102,6 +103,7 @@ class Keep:
         """Choose of a round's nodes those whose replies are kept."""
         if isinstance(self.clients, tuple):
             return set(self.clients) & set(sampled)
+        # By a hash of the node's id: the same clients in every round, whatever they send.
         return set(sorted(sampled, key=self._rank)[: self.count(len(sampled))])
 
     def _rank(self, node: str) -> bytes:
@@ -113,11 +115,13 @@ class Keep:
         Of the round after a kept one the model that was sent is kept: the model after the kept round.
         """
         if not self.round(exchange.number):
+            # The round after a kept one is stored as its common model alone, which is the kept one's result.
             if not self.round(exchange.number - 1):
                 return None
             return replace(exchange, replies=[], aggregate=None, config={}, others=())
         if not self.some_clients:
             return exchange
+        # A late reply is one to an earlier round: its node need not be sampled now.
         nodes = self.nodes([reply.node for reply in exchange.replies if reply.status != "late"])
         replies = []
         for reply in exchange.replies:
@@ -140,6 +144,7 @@ class Keep:
             raise ConfigError(f"clients: this record keeps {other.describe('clients')} already; leave the option out")
         # The seed goes with the choice of clients that it made.
         chosen = other if other.some_clients else self
+        # Every m-th of every n-th round: those whose numbers fit both.
         return Keep(math.lcm(self.every, other.every), chosen.clients, chosen.seed)
 
 

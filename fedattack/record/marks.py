@@ -64,11 +64,13 @@ def explain_scores(file: Path, mark: RecordMark | None, record: Record) -> str:
     if mark is None or mark == RecordMark.of(record):
         return ""
     again = f"put that record back, or run `fedattack attack {file.stem}` again"
+    # A copy has an id of its own, and its origin is the record that the scores name.
     if mark.id == record.origin != record.id:
         return f"{file} was made of the record of which {record.path} is a copy that holds less or other; {again}"
     if mark.id != record.id:
         ids = f"({_shorten(mark.id)}) than {record.path} ({_shorten(record.id)})"
         return f"{file} was made of another record {ids}; {again}"
+    # The head of the scores is a line further up: rounds were added since. An empty record's head is its id.
     if mark.head == mark.id or any(line.check == mark.head for line in record.index.lines):
         return f"{record.path} has grown since {file} was made of it; run `fedattack attack {file.stem}` again"
     return f"{file} was made of other rounds than are in {record.path} now; {again}"
@@ -98,6 +100,7 @@ def list_strangers(part: Part, record: Record) -> list[str]:
     lines = []
     for file in (part.knowledge / KNOWLEDGE, part.truth / HOLDINGS):
         lines.append(explain_statement(file, _read_statement(file), record))
+    # Attacks of packages that are not installed are held to it, too.
     for file in sorted(part.scores("*").parent.glob("*.npz")):
         lines.append(explain_scores(file, _read_mark(file), record))
     return [line for line in lines if line]
@@ -113,6 +116,7 @@ def _read_statement(file: Path) -> str:
         return ""
     try:
         return read_sealed(file, form_of(_Statement), DataError, _HINT).record
+    # A file that cannot be read is refused, with its reason, by whoever uses it.
     except FedAttackError:
         return ""
 

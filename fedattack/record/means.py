@@ -49,6 +49,7 @@ def mean_of(replies: Iterable[Arrays], weights: Sequence[float], recipe: str) ->
     mean: dict[str, NDArray[Any]] = {}
     for reply, weight in zip(replies, weights, strict=True):
         for name, array in reply.items():
+            # Weights are divided before they are multiplied, as Flower does: another order rounds differently.
             part = scale(array, weight / total)
             if name in mean:
                 mean[name] += part
@@ -65,6 +66,7 @@ def sample(arrays: Arrays) -> dict[str, NDArray[Any]]:
     sampled = dict(arrays)
     for name, array in sampled.items():
         if array.size > _SAMPLED:
+            # Every k-th entry: at least 4,096 of them, from the whole array.
             sampled[name] = array.reshape(-1)[:: array.size // _SAMPLED]
     return sampled
 
@@ -77,6 +79,7 @@ def identical(left: Arrays, right: Arrays) -> bool:
         other = right[name]
         if array.dtype != other.dtype or array.shape != other.shape:
             return False
+        # Bytes and not ==, by which NaN would differ from itself, and −0 equal 0.
         if raw_bytes(array) != raw_bytes(other):
             return False
     return True

@@ -34,9 +34,10 @@ def note_node(folder: Path | str, *, node: str, client: str) -> None:
 
 def read_nodes(folder: Path, error: type[FedAttackError], hint: str) -> dict[str, str]:
     """Read what :func:`note_node` wrote, or raise ``error`` in one line that ends with ``hint``."""
-    found: dict[str, str] = {}
+    clients: dict[str, str] = {}
     for path in sorted((folder / NODES).glob("*.json")):
         note = read_sealed(path, _NOTE, error, hint)
-        if found.setdefault(note["node"], note["client"]) != note["client"]:
-            raise error(f"{path}: another file says that its node is the client {found[note['node']]}; {hint}")
-    return found
+        # Two nodes of one client are fine, two clients of one node are not.
+        if clients.setdefault(note["node"], note["client"]) != note["client"]:
+            raise error(f"{path}: another file says that its node is the client {clients[note['node']]}; {hint}")
+    return clients

@@ -102,6 +102,7 @@ class Unrecorded:
 
     def __init__(self, entries: Sequence[Mapping[str, Any]] = ()) -> None:
         self._lock = threading.Lock()
+        # By kind: type, way and names, so that many messages take few entries.
         self._entries: dict[tuple[Any, ...], dict[str, Any]] = {}
         self.changed = False
         for entry in entries:
@@ -119,12 +120,14 @@ class Unrecorded:
         """Count messages of one kind; shapes and types of their arrays are those of the first."""
         described = []
         for name, array in list((arrays or {}).items())[:MAX_NAMES]:
+            # Shapes come from clients: the schema has an upper bound for them.
             shape = [min(side, _MAX_SIDE) for side in array.shape]
             described.append({"name": keep_name(name), "shape": shape, "dtype": str(array.dtype)})
         names = [keep_name(str(name)) for name in metrics][:MAX_NAMES]
         new = {"type": keep_name(type), "way": way, "messages": 0, "arrays": described, "metrics": names}
         with self._lock:
             key = _key(new)
+            # Two places are left for FURTHER, one for each way.
             if key not in self._entries and len(self._entries) >= MAX_KINDS - 2:
                 new |= {"type": FURTHER, "arrays": [], "metrics": []}
                 key = _key(new)

@@ -50,6 +50,7 @@ def project_record(record: Record, out: Path, *, facts: Mapping[str, Any] | None
     """
     if record.view != "individual":
         raise RecordError(f"{record.path} is in the {record.view} view; only an individual record can be projected")
+    # Sums of some replies would be another run's.
     if record.keep.some_clients:
         raise RecordError(f"{record.path} keeps {record.kept}, and a sum takes the replies of all")
 
@@ -107,6 +108,7 @@ def rewrite_record(
     writer = _writer_of(record, out, record.keep, facts=facts, view=view, aggregation=aggregation)
     for round_ in record.lines:
         exchange = _exchange(round_)
+        # A line that is no kept round holds the model after one, and nothing to change.
         if record.keep.round(round_.number):
             exchange = change(round_, exchange)
         writer.write(exchange)
@@ -143,7 +145,9 @@ def shrink_record(record: Record, out: Path, keep: Keep, *, key: Path | str | No
             f"{record.path}: {[*report.problems, *report.notes][0]}; only a closed, whole record is shrunk"
         )
     together = keep.within(record.keep)
+    # Arrays and aggregates are read lazily, so that the copy holds one round in memory.
     writer = _writer_of(record, out, together, view=record.view, aggregation=record.manifest["aggregation"], key=key)
+    # The server's way of averaging: the writer finds again which models are means, and stores these once.
     recipe = _recipe(record)
     for round_ in record.lines:
         writer.write(replace(_exchange(round_), aggregate=round_.aggregate, mean=recipe))
@@ -170,6 +174,7 @@ def _writer_of(
 
 def _recipe(record: Record) -> str | None:
     """Return how this server averages, if the record has a model that is the mean of replies."""
+    # The first model that is a mean tells; a record of sums has none.
     for source in (record.manifest["final"], *(line.source for line in record.lines)):
         if source is not None and source["source"] == "mean":
             return str(source["recipe"])
@@ -201,13 +206,13 @@ def records_in(folder: Path) -> dict[str, Path]:
         return {"": folder}
     for path in [*without_manifest(folder), *without_manifest(folder / "record")]:
         raise RecordError(f"{path} is a record without its {MANIFEST}; put it back, or move the rest away")
-    found = sorted([*folder.glob(f"*/{MANIFEST}"), *folder.glob(f"record/*/{MANIFEST}")])
-    if not found:
+    manifests = sorted([*folder.glob(f"*/{MANIFEST}"), *folder.glob(f"record/*/{MANIFEST}")])
+    if not manifests:
         raise RecordError(
             f"{folder} holds no record: expected {MANIFEST} in it, or a run folder; point at what the observer or "
             "`fedattack simulate` wrote"
         )
-    return {str(path.parent.relative_to(folder)): path.parent for path in found}
+    return {str(path.parent.relative_to(folder)): path.parent for path in manifests}
 
 
 def _reply(observation: Observation) -> Reply:
@@ -253,6 +258,7 @@ def without_misfits(replies: Sequence[Reply]) -> list[Reply]:
     These are replies without arrays of numbers, without an example count above 0, or with arrays of other names or
     shapes than most clients' have.
     """
+    # The layout that most replies have is taken for the model's; which one is right nobody can know.
     layouts = Counter(_layout(reply) for reply in replies if reply.status == "ok" and not _fault(reply))
     usual = max(layouts, key=lambda layout: layouts[layout], default=None)
     judged = list(replies)
@@ -300,6 +306,7 @@ def _mean(replies: Sequence[Reply], where: str) -> dict[str, NDArray[Any]] | Non
     mean: dict[str, NDArray[Any]] = {}
     for reply, count in zip(replies, counts, strict=True):
         for name, array in (reply.arrays or {}).items():
+            # In double precision, whatever the model's: this is the sum that secure aggregation would give.
             part = array.astype(np.float64) * (count / total)
             if name in mean and mean[name].shape != part.shape:
                 raise RecordError(

@@ -38,6 +38,7 @@ class Observation:
         self.node: str = entry["node"]
         self.status: Status = entry["status"]
         self.reason: str = entry.get("reason", "")
+        # JSON may hold a special object in the place of NaN or infinity.
         self.num_examples: float | None = decode_metric(entry.get("num_examples"))
         self.metrics = _decode(entry.get("metrics", {}))
         self.of_round: int | None = entry.get("of_round")
@@ -61,12 +62,14 @@ class Observation:
 
     @property
     def _key(self) -> tuple[str, int, int]:
+        # The place on disk tells replies apart: views make new objects of the same reply.
         return self._round.where, self._round.seq, self._index
 
     @property
     def count(self) -> float | None:
         """The example count, if it is a number that can weigh: above 0, and no larger than whole numbers are exact."""
         count = self.num_examples
+        # 2⁵³: beyond it a float skips whole numbers.
         if isinstance(count, int | float) and not isinstance(count, bool) and 0 < count <= 2**53:
             return count
         return None
@@ -101,6 +104,7 @@ class Observation:
         roles = {parameter.name: parameter.role for parameter in self._round.parameters}
         update: dict[str, NDArray[np.float32]] = {}
         for name, before in self.received.items():
+            # Δ is of parameters that are trained: buffers are counted, integers are not moved by a gradient.
             if roles.get(name) == "buffer" or not np.issubdtype(before.dtype, np.floating):
                 continue
             after = self.arrays.get(name)
@@ -202,6 +206,7 @@ class Round:
     @property
     def empty(self) -> bool:
         """Whether no reply of it was usable."""
+        # Without some nodes a round may have nobody left who answered.
         return self._line.empty or (bool(self._record.unseen) and not self.participants)
 
     @property
@@ -213,6 +218,7 @@ class Round:
     @property
     def aggregate(self) -> Arrays | None:
         """What a secure-aggregation server sees; ``None`` in the individual view."""
+        # Exchanges of an inconsistent server are shown as single replies; their sums were used up.
         if self._record.exchanges:
             return None
         return self.show_model("aggregate", self._entry["aggregate"])
@@ -300,11 +306,13 @@ class Record:
         self.unseen = view.unseen
         self.exchanges = view.exchanges
         self._lines = storage.rounds
+        # The first exchange of a round stands for the round.
         if view.exchanges:
             self._lines = [lines[0] for lines in view.exchanges.values()]
 
     def _seen_as(self, **changes: Any) -> "Record":
         """Return another view of this record: the one way to make one. ``changes`` are those to the present view."""
+        # Past __init__, which would read the folder again.
         record = Record.__new__(Record)
         record._see(self.storage, replace(self._view, **changes))
         return record
@@ -384,6 +392,7 @@ class Record:
     @cached_property
     def nodes(self) -> tuple[str, ...]:
         """All nodes that were ever sampled, sorted."""
+        # The index names more than those: all others were taken along in sums.
         if self.exchanges:
             return tuple(sorted({node for round_ in self for node in round_.sampled}))
         return tuple(node for node in self.storage.nodes if node not in self.unseen)
@@ -400,12 +409,14 @@ class Record:
     def show_reply(self, stored: Arrays | None, reply: Observation) -> Arrays | None:
         """Return what a client sent as this view shows it: where it is a difference, the model that it tells of."""
         factors = self._view.factors
+        # FedAvg's replies are models already; gradients and predictions are shown as they came.
         if factors is None and PROTOCOLS[self.protocol].sends_back:
             return self.show_model(stored)
         change = self._view.show_change(stored, self.parameters)
         if factors is None or change is None:
             return change
         received, factor = reply.received, factors.get(reply.node)
+        # A client whose factor nobody knows tells no model.
         if factor is None or received is None:
             return None
         return move(received, change, factor)
@@ -465,6 +476,7 @@ class Record:
 
     def singled_in(self, round_: Round) -> Iterator[Observation]:
         """Yield the replies that the server singled out in the exchanges of a round."""
+        # A view without exchanges, so that the lines are shown as sums again.
         sums = self._seen_as(exchanges={})
         weighing = Weighing.of(self.manifest["aggregation"])
         for exchange, seen in find_singled([Round(line, sums) for line in self.exchanges[round_.number]]):
@@ -476,10 +488,14 @@ class Record:
         _, others = split(exchange.all_observations)
 
         def read(name: str) -> NDArray[Any]:
-            mean, own = aggregate[name], common[name]
+            mean, before = aggregate[name], common[name]
+            # What the others sent is known: they were sent a model that does not learn, and sent it back.
             known = [((other.received or {}).get(name, np.zeros(0)), other.count or 0) for other in others]
-            if {mean.shape, *(sent.shape for sent, _ in known)} != {own.shape} or not weighing.weight(seen.count or 0):
+            # All must have one shape before NumPy broadcasts them to something else.
+            if {mean.shape, *(sent.shape for sent, _ in known)} != {before.shape} or not weighing.weight(
+                seen.count or 0
+            ):
                 raise RecordError(f"{exchange.where}: {name} of the sum and of what was sent do not fit together")
-            return weighing.subtract(mean, known, [seen.count or 0]).astype(own.dtype)
+            return weighing.subtract(mean, known, [seen.count or 0]).astype(before.dtype)
 
         return StoredArrays(read, {name: name for name in aggregate if name in common})

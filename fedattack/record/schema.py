@@ -26,8 +26,10 @@ Value = Annotated[str, StringConstraints(max_length=MAX_VALUE)]
 RecordId = Annotated[str, StringConstraints(pattern="^[0-9a-f]{32}$")]
 Sha256 = Annotated[str, StringConstraints(pattern="^[0-9a-f]{64}$")]
 Xxh3 = Annotated[str, StringConstraints(pattern="^[0-9a-f]{32}$")]
+# Whole groups of four characters, the last one padded: what `b64decode` takes without guessing.
 _BASE64 = "^([A-Za-z0-9+/]{4})*([A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$"
 Base64 = Annotated[str, StringConstraints(pattern=_BASE64, max_length=2 * MAX_VALUE)]
+# Far beyond any run, and small enough that sums and products of some fit into 64 bits.
 Count = Annotated[int, Field(ge=0, le=2**50)]
 # JSON has no largest number, and NumPy and torch have.
 Whole = Annotated[int, Field(ge=-(2**63), lt=2**64)]
@@ -64,6 +66,7 @@ class Other(TypedDict):
     repr: Value
 
 
+# Recursive: a list of metrics may hold lists. A TypeAliasType lets pydantic refer to it by its name.
 Metric = TypeAliasType("Metric", "bool | Whole | Finite | Value | list[Metric] | Bytes | Special | Other | None")
 """What may stand beside the arrays, as :func:`fedattack.record.format.encode_metric` writes it."""
 
@@ -97,6 +100,7 @@ class Mean(TypedDict):
 Same = TypedDict("Same", {"source": Literal["same"], "as": Count})  # `as` is a keyword
 with_config(_STRICT)(Same)
 
+# The discriminator chooses the one form to check, so that a message names the key that is wrong.
 Source = Annotated[Stored | Mean | Same, Field(discriminator="source")]
 FinalSource = Annotated[StoredFinal | Mean | Same, Field(discriminator="source")]
 

@@ -34,6 +34,7 @@ def make_key(path: Path) -> str:
         If one of the files is there already, or cannot be written.
     """
     key = Ed25519PrivateKey.generate()
+    # A raw key would be 32 bytes; PEM is what other tools read.
     private = key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
@@ -50,10 +51,12 @@ def make_key(path: Path) -> str:
 def _write_key(path: Path, private: bytes, public: bytes) -> None:
     """Write both halves of a key, whole, or neither."""
     beside = public_file(path)
+    # lexists: a link that leads nowhere counts as there, too.
     for file in (path, beside):
         if os.path.lexists(file):
             raise ConfigError(f"{file} exists already, and a key is never overwritten; choose another")
     try:
+        # The public half first: a private key without it would be refused as taken the next time.
         write_atomically(beside, public)
         beside.chmod(0o644)
         write_atomically(path, private)
@@ -116,6 +119,7 @@ def signer_of(key: Ed25519PrivateKey) -> str:
 def is_signed(signer: str, signature: bytes, data: bytes) -> bool:
     """Whether ``signature`` is that of ``data`` by the key whose public half is ``signer``."""
     try:
+        # `validate=True` refuses what is no base64, which would else be skipped.
         Ed25519PublicKey.from_public_bytes(base64.b64decode(signer, validate=True)).verify(signature, data)
     except (ValueError, InvalidSignature):
         return False
@@ -128,6 +132,7 @@ _PREFIX = "SHA256:"
 def fingerprint(signer: str) -> str:
     """Name a public key for people, such as ``SHA256:Zm9v…``."""
     digest = hashlib.sha256(base64.b64decode(signer)).digest()
+    # As OpenSSH writes fingerprints, so that people can compare them by eye.
     return _PREFIX + base64.b64encode(digest).decode().rstrip("=")
 
 

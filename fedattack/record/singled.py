@@ -32,6 +32,7 @@ class Weighing:
     def of(cls, aggregation: Mapping[str, Any] | None) -> "Weighing":
         """Read it from the manifest's ``aggregation``."""
         known = aggregation or {}
+        # A record without these facts weighs by the example count alone.
         if not {"max_weight", "clipping", "steps"} <= known.keys():
             return cls()
         return cls(float(known["max_weight"]), float(known["clipping"]), int(known["steps"]))
@@ -39,6 +40,7 @@ class Weighing:
     def weight(self, count: float) -> float:
         """Return the weight of a client with so many examples."""
         ratio = count / self.most
+        # SecAgg+ quantises weights: a client's count, as a share of the largest, is rounded to so many steps.
         return float(np.rint(ratio * self.steps)) / self.steps if self.steps else ratio
 
     def error(self, counts: Sequence[float]) -> float:
@@ -46,11 +48,14 @@ class Weighing:
         if not self.steps:
             return 0.0
         weight = sum(map(self.weight, counts))
+        # Stochastic rounding has the variance f (1 − f) of a step of the grid, 1/6 in the mean over f; the step is
+        # 2 · clipping / steps, and the errors of clients are independent.
         return float(2 * self.clipping / self.steps * np.sqrt(len(counts) / 6) / weight)
 
     def share(self, sent: NDArray[Any], count: float) -> Floats:
         """Return what a client with so many examples put into the sum, where ``sent`` is what it sent."""
         weighted = sent.astype(np.float64) * self.weight(count)
+        # SecAgg+ clips before it quantises.
         return np.clip(weighted, -self.clipping, self.clipping)
 
     def subtract(
@@ -67,11 +72,12 @@ class Weighing:
         asked
             Example counts of those whose mean is asked for.
         """
-        own = sum(map(self.weight, asked))
-        rest = np.asarray(mean, dtype=np.float64) * (own + sum(self.weight(count) for _, count in known))
+        weight = sum(map(self.weight, asked))
+        # From a mean back to the sum over all.
+        rest = np.asarray(mean, dtype=np.float64) * (weight + sum(self.weight(count) for _, count in known))
         for sent, count in known:
             rest = rest - self.share(sent, count)
-        return rest / own
+        return rest / weight
 
 
 def split(observations: Sequence[Any]) -> tuple[list[Any], list[Any]]:
@@ -95,5 +101,6 @@ def find_singled(exchanges: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
     """Yield of the exchanges of a round those whose sum one client alone moved: the exchange, and its reply."""
     for exchange in exchanges:
         asked, _ = split(exchange.all_observations)
+        # One client alone got a model that learns: all that moves the sum is its own.
         if len(asked) == 1 and exchange.aggregate is not None:
             yield exchange, asked[0]

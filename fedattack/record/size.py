@@ -44,6 +44,7 @@ class Size:
         summed = view == "aggregate"
         message = whole
         if summed:
+            # A sum is stored in double precision.
             message = np.dtype(np.float64).itemsize * sum(array.size for array in model.values())
         averages = PROTOCOLS[protocol].sends_back and not summed
         # The model before a kept round is no mean that is there, unless the round before is kept; the one after may be.
@@ -52,6 +53,7 @@ class Size:
             models = 0
         if keep.every > 1:
             models += 1
+        # An aggregate is one message, however many clients it sums up.
         return cls(1 if summed else keep.count(sampled), message, models * whole, whole, keep.every)
 
     @property
@@ -61,6 +63,7 @@ class Size:
 
     def run(self, rounds: int) -> int:
         """Bytes of so many rounds of the server."""
+        # ceil: the first of `every` rounds is kept, also where the run ends soon after.
         return math.ceil(rounds / self.every) * self.round + self.once
 
     def describe(self, rounds: int | None, free: int) -> tuple[str, bool]:

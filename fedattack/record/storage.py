@@ -110,10 +110,12 @@ class RecordStorage:
         lacking = "a signed record has its signature beside the manifest; ask for the record again"
         signature = read_bytes(self.path / SIGNATURE, RecordError, lacking, limit=64)
         manifest = read_bytes(self.path / MANIFEST, RecordError, lacking)
+        # Signed is what the manifest says: the head of the index, and through it the SHA-256 of each file.
         files = [line.digests for line in self.index.lines]
         final = self.manifest["final"] or {}
         if final.get("source") == "stored":
             files.append(final)
+        # xxh3 is no protection from intent: a file without SHA-256 is not signed.
         whole = all("sha256" in digests for digests in files)
         # Somebody may have changed the manifest since it was read first.
         same = whole and unseal_manifest(manifest, self.path.name) == self.manifest
@@ -148,6 +150,7 @@ class RecordStorage:
         """All nodes that were ever sampled, sorted."""
         nodes: set[str] = set()
         for line in self.rounds:
+            # A late reply belongs to an earlier round, whose sampling names the node already.
             nodes.update(reply["node"] for reply in self.entry(line)["replies"] if reply["status"] != "late")
         return tuple(sorted(nodes))
 
@@ -155,6 +158,7 @@ class RecordStorage:
         """Leave out the lines whose file is damaged; note it if the model after the last round is."""
         self.lines = list(filter(self._is_whole, self.index.lines))
         try:
+            # Reading verifies, as the mean needs the replies of the last round.
             for _ in (self.final or {}).values():
                 pass
         except RecordError as damage:
@@ -206,8 +210,10 @@ class RecordStorage:
 
         def read(name: str) -> NDArray[Any]:
             try:
+                # Opening verifies the whole file: it is done once for all of its arrays.
                 arrays = self._open_files.get(file.path, open_file)
                 if file.size > _LARGE:
+                    # From a slice the shape is known before memory is taken.
                     check_memory(arrays.get_slice(name))
                 return cast(NDArray[Any], arrays.get_tensor(name))
             except (SafetensorError, AttributeError, TypeError, ValueError) as cause:
@@ -227,6 +233,7 @@ class RecordStorage:
 
     def common_after(self, seq: int) -> Arrays | None:
         """Return the common model after the line ``seq``: the next one's model, or the final one."""
+        # A common model is what the next round starts from.
         if seq + 1 in self._by_seq:
             following = self._by_seq[seq + 1]
             if self.keep.every > 1 and self.keep.round(following.number):
@@ -250,11 +257,13 @@ class RecordStorage:
         """Find a common model that is no file: the mean of a round's replies, or that of an earlier round."""
         if source is None:
             return None
+        # `of` names the line whose replies were averaged, `as` the line with the same model.
         origin = self._by_seq.get(source["of"] if source["source"] == "mean" else source["as"])
         if origin is None:
             return None
         if source["source"] == "same":
             return self.common_of(origin.origin)
+        # Two lines may name the same replies with another recipe or checksum.
         key = (origin.seq, source["recipe"], source["xxh3"])
 
         def read(name: str) -> NDArray[Any]:
@@ -287,7 +296,9 @@ class RecordStorage:
             If it is not the model that was recorded, whose checksum is ``xxh3``.
         """
         usable = self._usable(line)
+        # A generator: one reply is in memory at a time.
         replies = (dict(self.arrays(line, f"reply/{index}", reply["arrays"]) or {}) for index, reply in usable)
+        # A count that is no number weighs nothing; the checksum then tells that this was no mean.
         counts = [decode_metric(reply.get("num_examples")) or 0 for _, reply in usable]
         # What clients sent may have any shapes and types, and need not add up.
         try:

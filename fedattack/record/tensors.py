@@ -60,6 +60,7 @@ def write_tensors(path: Path, tensors: Arrays, *, sha256: bool = False) -> dict[
         header[name] = {"dtype": DTYPES[array.dtype.name], "shape": list(array.shape), "data_offsets": [offset, end]}
         offset = end
     text = json.dumps(header, separators=(",", ":")).encode()
+    # The format wants the table's length to be a multiple of 8, filled with spaces.
     text += b" " * (-len(text) % 8)
     if len(text) > MAX_HEADER:
         raise ValueError(f"the names of {len(header)} arrays take {len(text):,} bytes, and a file has room for fewer")
@@ -69,8 +70,10 @@ def write_tensors(path: Path, tensors: Arrays, *, sha256: bool = False) -> dict[
     with atomic_file(path) as file:
         parts: list[bytes | memoryview] = [len(text).to_bytes(8, "little") + text]
         parts += map(raw_bytes, ordered.values())
+        # `writelines` gives the arrays' own memory to the kernel, without a copy of the file in memory.
         file.writelines(parts)
         file.flush()
+        # Hashed while the system writes what was flushed.
         for part in parts:
             for digest in digests.values():
                 digest.update(part)
@@ -81,6 +84,7 @@ def write_tensors(path: Path, tensors: Arrays, *, sha256: bool = False) -> dict[
 def raw_bytes(array: NDArray[Any]) -> memoryview:
     """View an array's bytes in C order and little endian; copies only an array that is neither."""
     plain = np.asarray(array, dtype=array.dtype.newbyteorder("<"), order="C")
+    # A view as bytes: `data` of other types has an itemsize that hashing refuses.
     return plain.reshape(-1).view(np.uint8).data
 
 

@@ -50,8 +50,9 @@ class RecordView:
             return tuple(shown)
         # The model's own order; what it does not know stands last, as it came.
         shown += [Parameter.of(name, array) for name, array in self.frozen.items()]
-        place = {name: index for index, name in enumerate(self.order)}
-        return tuple(sorted(shown, key=lambda entry: place.get(entry.name, len(place))))
+        index_of = {name: index for index, name in enumerate(self.order)}
+        # Stable for what the model does not know: these stay in their order, behind all others.
+        return tuple(sorted(shown, key=lambda entry: index_of.get(entry.name, len(index_of))))
 
     def show_model(self, stored: Arrays | None, parameters: Sequence[Parameter]) -> Arrays | None:
         """Return a model as it is to be seen, whose arrays on disk are ``stored``; ``parameters`` order its arrays."""
@@ -77,6 +78,7 @@ class RecordView:
             # Callers may change what they get.
             return frozen[name].copy()
 
+        # A dict keeps the order, and each name once.
         names = dict.fromkeys([*(parameter.name for parameter in parameters), *on_disk])
         return StoredArrays(read, {name: name for name in names if name in on_disk or name in frozen})
 

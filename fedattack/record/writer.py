@@ -180,6 +180,7 @@ class RecordWriter:
             self._manifest["origin"] = origin
         if unrecorded:
             self._manifest["unrecorded"] = [*unrecorded]
+        # Before the folder is made: facts of a caller that no reader would take leave nothing behind.
         self._check_manifest(self._manifest)
         self._previous: str = self._manifest["id"]
         self._open(resume)
@@ -191,6 +192,7 @@ class RecordWriter:
             if not resume:
                 self._make_folder()
             self._lock = FolderLock(path)
+            # The lock is let go of if anything fails here; `pop_all` keeps it otherwise.
             with ExitStack() as undo:
                 undo.callback(self._lock.close)
                 if resume:
@@ -229,6 +231,7 @@ class RecordWriter:
         if index.damage:
             raise RecordError(f"{index.damage[0]}; a damaged record cannot be gone on with: start a new one")
         lines = index.lines
+        # A round in which the run ended is trained again.
         while lines and lines[-1].unfinished:
             lines.pop()
         self._seq = len(lines)
@@ -236,6 +239,7 @@ class RecordWriter:
         resumed = {"after": last, "at": new["started"], "versions": new["versions"]}
         self._manifest = dict(old)
         self.unrecorded = Unrecorded(old.get("unrecorded", ()))
+        # What says how the run ended does not hold any more.
         for key in ("status", "error", "rounds", "final", "ended", "head"):
             self._manifest[key] = new[key]
         self._manifest["resumed"] = [*old.get("resumed", []), resumed]
@@ -244,11 +248,13 @@ class RecordWriter:
         end = 0
         self._previous = old["id"]
         if lines:
+            # One byte for the end of the line.
             end = lines[-1].offset + lines[-1].length + 1
             self._previous = lines[-1].check
         with open_regular(self.path / INDEX) as source, atomic_file(self.path / INDEX) as file:
             copy_bytes(source, file, end)
         files = {self.path / file_of(line.seq) for line in lines}
+        # A kill between file and line leaves a file of no line.
         leftovers = set((self.path / ROUNDS).iterdir()) - files
         for path in leftovers | {self.path / FINAL}:
             remove_inside(self.path, path, RecordError)
@@ -261,6 +267,7 @@ class RecordWriter:
                     f"{self.path} has the {name} {short(str(old[name]), 60)}, and what is to go on with it "
                     f"{short(str(new[name]), 60)}; give this run a folder of its own"
                 )
+        # A record is signed as a whole, by one key.
         if old["signer"] != new["signer"]:
             begun = "with a key"
             if new["signer"]:
@@ -305,6 +312,7 @@ class RecordWriter:
         OSError
             If it cannot be written. The record then ends before this round and stays readable.
         """
+        # Before the round: a kill after it would leave messages that nobody named.
         if self.unrecorded.changed:
             self._note_unrecorded()
             self._check_manifest(self._manifest)
@@ -353,6 +361,7 @@ class RecordWriter:
             # A line that no reader would take must not be written.
             unseal_line(row, f"round {exchange.number}")
             self._append(row)
+        # BaseException: a signal, too, must not leave a file without its line.
         except BaseException:
             (self.path / file).unlink(missing_ok=True)
             raise
@@ -376,6 +385,7 @@ class RecordWriter:
         if others:
             self._manifest["others"] = [*self._manifest.get("others", ()), *(other.to_entry() for other in others)]
         if final is not None and error is None:
+            # Where the last model is one that the record has, its place is named instead.
             source = self._find_source(final)
             if source is None:
                 digests = write_tensors(self.path / FINAL, final, sha256=self._key is not None)
@@ -391,6 +401,7 @@ class RecordWriter:
         self._manifest["head"] = self._previous
         self._check_manifest(self._manifest)
         if self._key is not None:
+            # The signature lies there first: a closed manifest is never without it.
             write_atomically(self.path / SIGNATURE, self._key.sign(seal_manifest(self._manifest)))
         self._write_manifest()
         self._lock.close()
@@ -413,6 +424,7 @@ class RecordWriter:
         """Say where the record has this model already, if it has it."""
         if self._last_mean is not None and {array.dtype.name for array in arrays.values()} <= DTYPES.keys():
             seq, recipe, sampled = self._last_mean
+            # Entries that were sampled decide first: the mean of whole replies was never in memory.
             if identical(sample(arrays), sampled):
                 return {"source": "mean", "of": seq, "recipe": recipe, "xxh3": checksum(arrays.values())}
         if self._last_common is not None and identical(arrays, self._last_common[1]):
@@ -440,17 +452,21 @@ class RecordWriter:
         replies = [reply.arrays for reply in usable if reply.arrays is not None]
         weights = [reply.num_examples for reply in usable if reply.num_examples is not None]
         if len({_layout(arrays) for arrays in replies}) == 1:
+            # The mean of samples is the sample of the mean, as entries are averaged one by one.
             sampled = mean_of(map(sample, replies), weights, exchange.mean)
             self._last_mean = (seq, exchange.mean, sampled)
 
     def _append(self, row: bytes) -> None:
+        # Not "a": whether appending seeks before each write differs between systems.
         with (self.path / INDEX).open("r+b") as file:
             end = file.seek(0, os.SEEK_END)
             try:
+                # One write for the line and its end: readers take a line without an end for unfinished.
                 file.write(row + b"\n")
                 file.flush()
                 os.fsync(file.fileno())
             except OSError:
+                # A full disk: the part of a line that was written goes again.
                 file.truncate(end)
                 raise
 
@@ -517,6 +533,7 @@ def _too_large(replies: Sequence[Reply], entries: Sequence[Mapping[str, Any]]) -
     """Choose the replies that would make the round unreadable by their names, metrics or numbers of arrays."""
     texts = [len(json.dumps(entry)) for entry in entries]
     tables = [0] * len(entries)
+    # Of a failed reply no arrays go into the file.
     for index, (reply, entry) in enumerate(zip(replies, entries, strict=True)):
         if "arrays" in entry:
             tables[index] = _table_size(reply.arrays or {})
@@ -527,6 +544,7 @@ def _largest(sizes: Sequence[int], most: int) -> set[int]:
     """Choose those above :data:`MAX_REPLY`, and the largest of the rest until all others take at most ``most``."""
     total = sum(sizes)
     chosen: set[int] = set()
+    # Largest first: as few clients as possible fail for the others.
     for index in sorted(range(len(sizes)), key=lambda index: -sizes[index]):
         if sizes[index] <= MAX_REPLY and total <= most:
             break
@@ -537,6 +555,7 @@ def _largest(sizes: Sequence[int], most: int) -> set[int]:
 
 def _table_size(arrays: Arrays) -> int:
     """Bound the characters of a reply's arrays in the file's table of names, types, shapes and offsets."""
+    # 100 characters for keys, type and punctuation, 20 for each number of the shape.
     return sum(len(json.dumps(name)) + 100 + 20 * array.ndim for name, array in arrays.items())
 
 

@@ -97,10 +97,11 @@ def answers_of(
     `failed` is told whose section cannot say it; such an answer has its verdict and number alone.
     """
     answers = []
-    for place, (finding, found) in enumerate(_by_question(findings)):
+    for index, (finding, found) in enumerate(_by_question(findings)):
+        # Of a question whose section fails the bare answer stays.
         answer = _state_barely(finding)
         with failing_alone(failed, f"what {finding.name} means"):
-            answer = _answer_of(finding, found, run, f"answer-{place}")
+            answer = _answer_of(finding, found, run, f"answer-{index}")
         answers.append(answer)
     return answers
 
@@ -146,6 +147,7 @@ def _by_question(findings: Sequence[Finding]) -> list[tuple[Finding, list[Findin
     groups = []
     for finding in answering(findings):
         of_attack = [other for other in findings if other.attack == finding.attack]
+        # Sorted by "not the headline": False comes first.
         groups.append((finding, sorted(of_attack, key=lambda other: not other.headline)))
     return groups
 
@@ -210,6 +212,7 @@ def short_of(finding: Finding, explained: str) -> str:
             about += f"; guessing gives {shown(finding.chance, finding.units)}"
         return f"Yes: {shown(finding.value, finding.units)} ({about}). The headline does not show it."
     template = section_of(finding.attack).strength.get(finding.metric, _STRENGTH)
+    # "More than guessing" is said of any value; "times" only of a leak, as 0.9 times guessing is no strength.
     is_gain = "{more}" in template or (is_leak and finding.chance)
     if not is_gain:
         template = _BESIDE_GUESSING
@@ -228,6 +231,7 @@ def _short_of_read_off(finding: Finding) -> str:
     if finding.is_certain:
         verb = "is" if finding.read_off["certain"] == 1 else "are"
         template = section_of(finding.attack).strength.get(finding.metric, _STRENGTH)
+        # Where chance is 0 there is no "times".
         if not finding.chance and "{times}" in template:
             template = _BESIDE_GUESSING
         if finding.chance is None:
@@ -265,6 +269,7 @@ def sentence_of(finding: Finding) -> str:
         return end_sentence(finding.reason)
     ends = interval(finding.low, finding.high, finding.units)
     sentence = section_of(finding.attack).sentences.get(finding.metric, _SENTENCE)
+    # Sections may compute a whole sentence of their own.
     if callable(sentence):
         return sentence(finding)
     within = guessing = ""
@@ -272,6 +277,7 @@ def sentence_of(finding: Finding) -> str:
         within = f" ({level(finding.level)} interval {ends})"
     if finding.chance is not None:
         guessing = "; guessing gives {chance}"
+    # Interval and chance are templates themselves, so that `_fill` comes last.
     return _fill(sentence.replace("{interval}", within).replace("{chance}", guessing), finding)
 
 
@@ -303,6 +309,7 @@ def _sure(finding: Finding, headline: Finding) -> list[str]:
         sentences.append(
             f"In these very runs {here}, in runs like these {interval(finding.low, finding.high, finding.units)}."
         )
+        # The prior of how much runs differ decides much of an interval of few runs.
         if runs <= _FEW_RUNS:
             sentences.append(f"{runs} runs tell little of how much runs differ, so that the last interval is wide.")
         if is_of_these_runs(finding):
@@ -313,6 +320,7 @@ def _sure(finding: Finding, headline: Finding) -> list[str]:
 def _write_often(verdict: str, p: float) -> str:
     if verdict == LEAK:
         return "Hardly an accident"
+    # The test speaks for a leak, but the value does not beat a baseline.
     if p <= ERROR:
         return "No accident, but not above guessing or a baseline"
     return "It may be an accident"
@@ -380,9 +388,11 @@ def overview_of(
 
     Of several attacks that ask one question the one that says most counts. `claim` is what ``claim.json`` says.
     """
+    # The same question may have several attacks: the one with the worst verdict stands for all.
     best: dict[str, tuple[int, Answer]] = {}
     for card, answer in enumerate(answers, 1):
         _, before = best.setdefault(answer.question, (card, answer))
+        # VERDICTS begins with the worst.
         if VERDICTS.index(answer.finding.verdict) < VERDICTS.index(before.finding.verdict):
             best[answer.question] = (card, answer)
     lines = []
@@ -400,6 +410,7 @@ def summary_of(lines: Sequence[Glance], run: Mapping[str, Any]) -> str:
     """Count what was shown and what was not asked, in a sentence."""
     verdicts = [line.finding.verdict for line in lines if line.finding is not None]
     parts = []
+    # In the order in which people want to be told.
     for verdict, one, several in (
         (LEAK, "leak shown", "leaks shown"),
         (NO_EVIDENCE, "question without a leak shown", "questions without a leak shown"),

@@ -56,6 +56,7 @@ def write_claim(folder: Path, sheet: Mapping[str, Any]) -> Path:
     page = folder / CLAIM_PAGE
     try:
         make_private(folder)
+        # A PDF of an earlier page would say something else.
         page.with_suffix(".pdf").unlink(missing_ok=True)
         write_sealed(folder / CLAIM, sheet)
         write_atomically(page, content)
@@ -90,6 +91,7 @@ def render_claim(sheet: Mapping[str, Any]) -> str:
         axis=axis_of(sheet),
         lines=list(map(line_of, sheet["findings"])),
         recorded=recorded,
+        # `recorded` is None without a record: the template then leaves the part out.
         clients=recorded and clients_of(sheet),
         tests=recorded and tests_of(recorded),
         sums=recorded and sums_of(recorded),
@@ -103,8 +105,8 @@ def render_claim(sheet: Mapping[str, Any]) -> str:
 
 def axis_of(sheet: Mapping[str, Any]) -> Plot:
     """Draw the claim, and all that was found beside it."""
-    found = {finding["name"]: finding for finding in sheet["findings"]}
-    rows = [_make_row(sheet, label, found.get(name)) for name, label in _AXIS.items()]
+    by_name = {finding["name"]: finding for finding in sheet["findings"]}
+    rows = [_make_row(sheet, label, by_name.get(name)) for name, label in _AXIS.items()]
     return epsilon_axis(sheet["claim"]["epsilon"], rows, sheet["scope"], "epsilons")
 
 
@@ -114,6 +116,7 @@ def _make_row(sheet: Mapping[str, Any], label: str, finding: Mapping[str, Any] |
     bounds = finding[finding["scope"]]
     if bounds is None:
         return Row(label, "unknown")
+    # From 0 to infinity is no bound at all.
     if not bounds["low"] and math.isinf(bounds["high"]):
         return Row(label, "nothing shown")
     canaries = sheet["canaries"] if finding["name"] == CANARIES else None

@@ -104,6 +104,7 @@ def readable(sheet: Mapping[str, Any]) -> dict[str, Any]:
 
 def _make_readable(value: Any, key: str = "") -> Any:
     if isinstance(value, str):
+        # In these keys alone: a client may be called "infinity".
         return math.inf if value == "infinity" and key in _AMOUNTS else raise_powers(value)
     if isinstance(value, dict):
         return {name: _make_readable(part, name) for name, part in value.items()}
@@ -114,6 +115,7 @@ def short_of(sheet: Mapping[str, Any]) -> str:
     """Answer in a few words whether the claim is true, and say the number that decides it."""
     findings, scope = sheet["findings"], sheet["scope"]
     wrong = contradictions(findings)
+    # Missing noise is no ε: it contradicts the claim by itself.
     if wrong and wrong[0]["name"] == MISSING:
         return f"No: what {_name_clients(wrong[0])} sent contradicts the claim."
     bounds = wrong[0][wrong[0]["scope"]] if wrong else None
@@ -125,6 +127,7 @@ def short_of(sheet: Mapping[str, Any]) -> str:
         if wrong[0].get("rounds"):
             scope = run_of(wrong[0]["rounds"])
             claimed += f" for {count_words(sheet['claim']['rounds'], 'round')}"
+        # By arithmetic nothing is estimated, so that no confidence is said.
         sure = "" if wrong[0]["name"] == CONFIGURED else f"at {_LEVEL}, "
         return f"No: {sure}ε of {scope} is {figures} {_name_check(wrong[0])}, and {claimed}."
     if sheet["verdict"] == CONSISTENT:
@@ -193,6 +196,7 @@ def meaning_of(sheet: Mapping[str, Any]) -> str:
     if epsilon > WORTH:
         said = f"ε = {epsilon:g} promises nothing that matters, even if it is true."
     else:
+        # e^ε with a decimal where it is small, else with two digits.
         times = f"{math.exp(epsilon):,.1f}" if epsilon < 3 else f"{float(f'{math.exp(epsilon):.2g}'):,.0f}"
         said = f"ε = {epsilon:g} promises: whatever one {unit} holds, nothing gets more than {times} times as likely."
     found = _find_deciding(sheet["findings"])
@@ -206,6 +210,7 @@ def why_of(sheet: Mapping[str, Any]) -> list[str]:
     """Give what explains a contradiction, or the grounds of the verdict."""
     why: list[str] = []
     wrong = contradictions(sheet["findings"])
+    # What is configured explains what other checks find: their reasons would repeat it.
     explained = any(finding["name"] == CONFIGURED for finding in wrong)
     for finding in wrong:
         if finding["name"] == CONFIGURED:
@@ -256,6 +261,7 @@ def clients_of(sheet: Mapping[str, Any]) -> PageTable | None:
     if len(clients) > len(rows):
         caption += f" {count_words(len(clients) - len(rows), 'client')} more in claim.json."
     header = ["Client", "Faults", "Noise at most", "Of what is claimed", "In array", "Largest norm", "Updates"]
+    # Columns in which nothing is known of any client are left out.
     columns = []
     for name, cells in zip(header, zip(*rows, strict=True), strict=True):
         if {*cells} != {NOTHING}:

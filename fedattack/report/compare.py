@@ -98,8 +98,10 @@ def compare_runs(
         raise ReportError(f"there is nothing to compare in {len(folders)} run folder; expected two or more")
     runs = list(map(read_compared, folders))
     common = _common(runs)
+    # Runs may be compared that differ in nothing but time, such as two audits of one app.
     keys = [] if changes is not None and by is None and not _differing(runs) else _keys(runs, by)
     names = " to ".join(_labels(runs, keys))
+    # Only numbers have an order; others stay as the caller named them.
     runs = _in_order(runs, keys)
     headline = _headline(runs, common)
     title = _title(runs, headline, keys)
@@ -117,6 +119,7 @@ def compare_runs(
     if changes is not None:
         compared["changes"] = list(map(Change.to_dict, changes))
     write_json(out / "compare.json", compared)
+    # What is shared stands once on the page.
     shared = {key: value for key, value in runs[0].facts["setting"].items() if not _differ(runs, key)}
     passages = [
         Passage("figures", "Side by side", "figures", plots),
@@ -150,6 +153,7 @@ def read_compared(folder: Path) -> Run:
         If its files are missing or damaged.
     """
     findings = list(map(Finding.to_dict, read_findings(folder)))
+    # Validated again: making texts printable may have changed what a schema asks for.
     checked = validate_findings(printable_all(findings))
     name = words.printable(Path(folder).resolve().name)
     return Run(name, validate_run(printable_all(read_run(folder))), checked)
@@ -191,11 +195,13 @@ def _keys(runs: Sequence[Run], by: str | None) -> list[str]:
         alike.setdefault(run.label(keys), []).append(run)
     for label, same in alike.items():
         if len(same) > 1:
+            # Two runs of the same value could not be told apart on the axis.
             raise ReportError(f"{' · '.join(keys)} is {label} in {_names(same)} alike; {choose}")
     return keys
 
 
 def _differ(runs: Sequence[Run], key: str) -> bool:
+    # Values may be lists, which have no hash: they are counted.
     values = _values(runs, [key])
     return values.count(values[0]) < len(values)
 
@@ -212,6 +218,7 @@ def _in_order(runs: Sequence[Run], keys: Sequence[str]) -> list[Run]:
 
 
 def _is_number(value: Any) -> bool:
+    # A bool is an int, and has no place on an axis of numbers.
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
@@ -380,6 +387,7 @@ def _numbers(findings: Sequence[Finding], baselines: Sequence[str]) -> NDArray[n
     columns = []
     for finding in findings:
         columns.append([finding.value, finding.low, finding.high, finding.null_value, *_guesses(finding, baselines)])
+    # Transposed, with NaN for None, which matplotlib leaves out.
     return np.asarray(drawing.scale_of(findings[0].units) * np.array(columns, dtype=float).T)
 
 
@@ -398,6 +406,7 @@ def _draw_along(axes: Axes, setting: Sequence[float], findings: Sequence[Finding
         axes.plot(positions, chance, **CHANCE)
     if not np.isnan(null).all():
         axes.plot(positions, null, color=INK, linestyle="none", marker="x", label="null run")
+    # Looks repeat where there are more baselines than looks.
     for baseline, values, look in zip(baselines, guesses, cycle(_BASELINE_LOOKS), strict=False):
         axes.plot(positions, values, **look, markersize=4, linewidth=1.2, label=baseline)
     far_apart = _far_apart(positions)
@@ -410,6 +419,7 @@ def _draw_along(axes: Axes, setting: Sequence[float], findings: Sequence[Finding
     # With the number of clients, chance may fall so far that a straight axis would hide it and the results.
     if units == PROPORTION and far_apart and _far_apart(chance):
         axes.set_yscale("log")
+        # Half of the lowest chance and a little above 100 %, so that markers are not cut.
         axes.set_ylim(np.nanmin(chance) / 2, 140)
         axes.yaxis.set_major_formatter("{x:g}")
     elif units == PROPORTION:
@@ -438,4 +448,5 @@ def _draw_rows(axes: Axes, findings: Sequence[Finding], baselines: Sequence[str]
 
 def _far_apart(values: NDArray[np.float64]) -> bool:
     known = values[~np.isnan(values)]
+    # A logarithmic axis takes positive numbers alone.
     return bool(len(known) and known.min() > 0 and known.max() >= _FAR_APART * known.min())

@@ -67,9 +67,12 @@ STYLE: Any = {
     "legend.labelcolor": INK,
     "lines.linewidth": 1.8,
     "lines.markersize": 4,
+    # "none": text stays text in the SVG, which people can select and search.
     "svg.fonttype": "none",
+    # Ids in the SVG are hashes: with a fixed salt the same findings give the same file.
     "svg.hashsalt": "fedattack",
     "text.color": INK,
+    # Names from data may hold dollar signs, which are no formula here.
     "text.parse_math": False,
     "xtick.color": INK,
     "xtick.major.size": 3,
@@ -122,8 +125,11 @@ class Plot:
 
 def panels(height: float, count: int = 1, columns: int = 1, *, shared: bool = False) -> tuple[Figure, list[Axes]]:
     """Make a figure of `count` axes, row by row, in `columns` columns; `shared` ones have the same limits."""
+    # Figures are in inches; 72 points each.
     figure = Figure(figsize=(WIDTH / 72, height / 72), layout="constrained")
+    # No pyplot: it would keep a global list of figures, and might open a window.
     FigureCanvasSVG(figure)
+    # −(−a // b) rounds up.
     grid = figure.subplots(-(-count // columns), columns, squeeze=False, sharex=shared, sharey=shared)
     every = list(grid.flat)
     for axes in every[count:]:
@@ -167,6 +173,7 @@ def one_legend(figure: Figure, grid: Iterable[Axes], **look: Any) -> None:
     for axes in grid:
         handles, labels = axes.get_legend_handles_labels()
         entries |= zip(map(wrap_name, labels), handles, strict=True)
+    # Fewer columns until the legend fits into the figure.
     for columns in range(min(len(entries), 4), 0, -1):
         legend = figure.legend(
             list(entries.values()), list(entries), loc="outside upper left", ncols=columns, **(_LEGEND | look)
@@ -189,6 +196,7 @@ def lines_of(name: str, letters: int = _MOST_BESIDE) -> int:
 def name_rows(axes: Axes, names: Sequence[str], letters: int = _MOST_BESIDE) -> None:
     """Name rows on the vertical axis, the first one at the top; names of more letters are broken into lines."""
     axes.set_yticks(np.arange(len(names)), [wrap_name(name, letters) for name in names])
+    # The first row stands at the top.
     axes.set_ylim(len(names) - 0.4, -0.6)
     axes.grid(visible=False, axis="y")
     axes.tick_params(axis="y", length=0)
@@ -255,10 +263,12 @@ def to_svg(figure: Figure, slug: str, title: str, words: str) -> str:
         for child in list(parent):
             if child.tag.endswith(("}style", "}metadata")):
                 parent.remove(child)
+    # Ids that something refers to are kept, such as clip paths.
     used = set(re.findall(r"#(\w+)", " ".join(_references(root))))
     for element in root.iter():
         element.tag = _local(element.tag)
         attributes = dict(element.attrib)
+        # Names lose their namespace, which inline SVG does not need.
         element.attrib.clear()
         for name, value in attributes.items():
             _set_attribute(element, _local(name), value, slug, used)
@@ -291,6 +301,7 @@ def _set_attribute(element: ElementTree.Element, name: str, value: str, slug: st
     """Set an attribute as a page with other drawings needs it; an id that nothing refers to is left out."""
     if name == "id":
         if value in used:
+            # Several drawings on one page must not share ids.
             element.set(name, f"{slug}-{value}")
     elif name == "style":
         element.set(name, _style(value))

@@ -70,6 +70,7 @@ def epsilon_axis(declared: float, rows: Sequence[Row], scope: str, slug: str) ->
     axes.set_xscale("log")
     axes.set_xlim(left, right)
     claimed = min(max(declared, left), right)
+    # All that is above the claim is shaded.
     axes.axvspan(claimed, right, color=SECOND, alpha=0.09, linewidth=0)
     axes.axvline(claimed, **CHANCE)
     axes.annotate(
@@ -80,8 +81,8 @@ def epsilon_axis(declared: float, rows: Sequence[Row], scope: str, slug: str) ->
         textcoords="offset points",
     )
     axes.plot(claimed, 0, "D", color=INK, markersize=6.5)
-    for place, row in enumerate(rows, 1):
-        _draw(axes, place, row, (left, right))
+    for height, row in enumerate(rows, 1):
+        _draw(axes, height, row, (left, right))
     name_rows(axes, ["claimed", *(row.name for row in rows)])
     _say_values(axes, [f"{declared:g}", *(row.said for row in rows)])
     _name_decades(axes, left, right)
@@ -104,44 +105,47 @@ def limits(declared: float, rows: Sequence[Row]) -> tuple[float, float]:
     for row in rows:
         ends += [end for end in (row.low, row.high, row.estimate) if end and math.isfinite(end)]
     ends = [min(max(end, _LEAST), _MOST) for end in ends]
+    # Some room at both sides: at least 0.3 of a decade at the left, 0.7 at the right.
     left = math.floor(math.log10(min(ends)) - 0.3)
     right = math.ceil(math.log10(max(ends)) + 0.7)
-    place = math.log10(min(max(declared, _LEAST), _MOST)) - left
-    right = max(right, math.ceil(left + place / _LEFT_PART))
+    decades = math.log10(min(max(declared, _LEAST), _MOST)) - left
+    # The claim at 45 % of the axis at most.
+    right = max(right, math.ceil(left + decades / _LEFT_PART))
     return 10.0**left, 10.0**right
 
 
-def _draw(axes: Axes, place: int, row: Row, ends: tuple[float, float]) -> None:
+def _draw(axes: Axes, height: int, row: Row, ends: tuple[float, float]) -> None:
     left, right = ends
     if row.low is None or row.high is None:
         return
     look: dict[str, Any] = {
-        "color": _COLOURS[(place - 1) % len(_COLOURS)],
-        "marker": _MARKERS[(place - 1) % len(_MARKERS)],
+        "color": _COLOURS[(height - 1) % len(_COLOURS)],
+        "marker": _MARKERS[(height - 1) % len(_MARKERS)],
     }
     low, high = max(row.low, left), min(row.high, right)
     if low >= right:
         # Two arrows at the edge: it lies beyond.
         beyond = [left * (right / left) ** share for share in (0.93, 0.98)]
-        axes.plot(beyond, [place, place], ">", color=look["color"], markersize=8)
+        axes.plot(beyond, [height, height], ">", color=look["color"], markersize=8)
     elif math.isinf(row.high):
         if row.low > 0:
             arrow = {"arrowstyle": "-|>", "color": look["color"], "linewidth": 2, "shrinkA": 0, "shrinkB": 0}
             # One to the end would seem to say that ε lies above the claim.
             end = min(right, low * (right / left) ** _ARROW)
-            axes.annotate("", (end, place), xytext=(low, place), arrowprops=arrow)
-            axes.plot(low, place, markersize=7.5, **look)
+            axes.annotate("", (end, height), xytext=(low, height), arrowprops=arrow)
+            axes.plot(low, height, markersize=7.5, **look)
     elif high > low * _CLOSE:
-        axes.plot([low, high], [place, place], color=look["color"], linewidth=5, alpha=0.4)
-        axes.plot([low, high], [place, place], linestyle="none", markersize=6, **look)
+        axes.plot([low, high], [height, height], color=look["color"], linewidth=5, alpha=0.4)
+        axes.plot([low, high], [height, height], linestyle="none", markersize=6, **look)
     else:
-        axes.plot(high, place, markersize=7.5, **look)
+        axes.plot(high, height, markersize=7.5, **look)
     if row.estimate is not None and row.estimate > 0:
-        axes.plot(min(row.estimate, right), place, "D", color=INK, markerfacecolor="none", markersize=6)
+        axes.plot(min(row.estimate, right), height, "D", color=INK, markerfacecolor="none", markersize=6)
 
 
 def _say_values(axes: Axes, said: Sequence[str]) -> None:
     """Write each row's number at its right, where a table has it."""
+    # A second axis at the right has no ticks but these texts.
     beside = axes.twinx()
     name_rows(beside, said, letters=14)
     beside.set_ylim(axes.get_ylim())
@@ -151,6 +155,7 @@ def _say_values(axes: Axes, said: Sequence[str]) -> None:
 
 def _name_decades(axes: Axes, left: float, right: float) -> None:
     first, last = round(math.log10(left)), round(math.log10(right))
+    # At most six ticks: whole decades in equal steps.
     step = -(-(last - first) // (_MOST_TICKS - 1))
     decades = range(first, last + 1, step)
     axes.xaxis.set_major_locator(FixedLocator([10.0**decade for decade in decades]))

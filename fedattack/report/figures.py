@@ -32,6 +32,7 @@ def per_round(finding: Finding, slug: str) -> Plot:
     rounds, units = series["rounds"], finding.units
     scale = scale_of(units)
     figure, axes = one_axes(270)
+    # Scaled to per cent where units are a proportion, with NaN for rounds without a value.
     drawn = {key: scale * floats(series[key]) for key in ("value", "low", "high", "null") if key in series}
     if "low" in drawn and "high" in drawn:
         look: dict[str, Any] = {"color": FIRST, "label": f"{level(finding.level)} interval"}
@@ -50,6 +51,7 @@ def per_round(finding: Finding, slug: str) -> Plot:
     drawing.label_rounds(axes)
     axes.set_ylabel(drawing.quantity("Success rate", units))
     if units == PROPORTION:
+        # At least 10 %, so that a chart of zeros has an axis.
         highest = max(np.nanmax(values, initial=10) for values in drawn.values())
         axes.set_ylim(0, min(100, 1.1 * highest))
     drawing.one_legend(figure, [axes])
@@ -80,6 +82,7 @@ def _rounds_in_words(finding: Finding) -> str:
         words += f"highest {shown(values[best], units)} in round {best}, "
         words += f"{shown(values[last], units)} in round {last}. "
     chances = _choose_known(series.get("chance", [finding.chance]))
+    # The last known chance stands for all; None if there is none.
     words += f"Chance is {shown([None, *chances][-1], units)}."
     nulls = _choose_known(series.get("null", []))
     if nulls:
@@ -136,6 +139,7 @@ def reliability(finding: Finding, slug: str) -> Plot:
     series = finding.series["reliability"]
     confidence, accuracy = 100 * floats(series["confidence"]), 100 * floats(series["accuracy"])
     count = np.asarray(series["count"], dtype=float)
+    # Areas, and not widths, are in proportion to the counts.
     area = 20 + 180 * count / max(count.max(), 1)
     figure, axes = one_axes(300)
     axes.plot([0, 100], [0, 100], color=INK, linestyle="--", linewidth=1, label="perfectly calibrated")
@@ -176,6 +180,7 @@ def roc(finding: Finding, slug: str, *, title: str, found: str, accused: str, ca
     rates, value = 100 * floats(curve["fpr"]), 100 * floats(curve["value"])
     figure, axes = one_axes(320)
     if "low" in curve:
+        # A logarithmic axis has no 0: the band ends at the least rate that is shown.
         low, high = (100 * floats(curve[key]).clip(_LEAST / 100) for key in ("low", "high"))
         axes.fill_between(rates, low, high, color=FIRST, alpha=0.22, linewidth=0, label=f"{level(finding.level)} band")
     axes.plot(rates, value.clip(_LEAST), color=FIRST, linewidth=2, label="result")
@@ -184,6 +189,7 @@ def roc(finding: Finding, slug: str, *, title: str, found: str, accused: str, ca
     axes.set_yscale("log")
     axes.set_xlim(min(rates[0], 99), 100)
     axes.set_ylim(_LEAST, 100)
+    # Plain per cents in place of powers of ten, and no labels between decades.
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_formatter(FuncFormatter(_percent))
         axis.set_minor_formatter(NullFormatter())
@@ -195,6 +201,7 @@ def roc(finding: Finding, slug: str, *, title: str, found: str, accused: str, ca
     rows = []
     for rate, share, below, above in zip(curve["fpr"], curve["value"], *ends, strict=True):
         rows.append([shown(rate), shown(share), interval(below, above)])
+    # Every eighth point is enough for who hears the figure read.
     words = "; ".join(f"at {row[0]} false positives {row[1]} of the {found} are found" for row in rows[::8])
     words = f"Curve on logarithmic axes: {words}."
     about = (
@@ -229,6 +236,7 @@ def histogram(finding: Finding, slug: str, *, title: str, axis: str, positive: s
     axes.set_ylabel("Share of the group (%)")
     drawing.one_legend(figure, [axes])
 
+    # The areas that both histograms share: 1 minus the total variation distance.
     common = shown(float(np.minimum(*shares).sum()))
     rows = []
     for low, high, first, second in zip(edges[:-1], edges[1:], *groups.values(), strict=True):
@@ -244,18 +252,19 @@ def histogram(finding: Finding, slug: str, *, title: str, axis: str, positive: s
 def who_holds_what(holdings: Mapping[str, Any], slug: str) -> Plot:
     """Bubble per client and class, its area the number of examples (``run.json``'s ``holdings``)."""
     every, classes = holdings["clients"], holdings["classes"]
-    held = np.asarray(holdings["counts"], dtype=float).reshape(len(every), len(classes))
+    examples = np.asarray(holdings["counts"], dtype=float).reshape(len(every), len(classes))
     # Of many clients some of every size, in the order in which they stand.
-    by_size = np.argsort(held.sum(axis=1), kind="stable")
+    by_size = np.argsort(examples.sum(axis=1), kind="stable")
     steps = np.linspace(0, len(every) - 1, min(len(every), _MOST_HOLDERS)).round().astype(int)
     drawn = np.sort(by_size[steps])
-    clients, counts = np.array(every)[drawn].tolist(), held[drawn]
+    clients, counts = np.array(every)[drawn].tolist(), examples[drawn]
     height = int(np.clip(110 + 24 * len(classes), 200, 420))
     figure, axes = one_axes(height)
     _draw_bubbles(axes, counts, min((drawing.WIDTH - 70) / len(clients), (height - 95) / len(classes), _WIDEST_BUBBLE))
     drawing.name_ticks(axes.xaxis, clients)
     drawing.name_ticks(axes.yaxis, classes)
     axes.set_xlim(-0.6, len(clients) - 0.4)
+    # Descending limits put the first class at the top, as in a table.
     axes.set_ylim(len(classes) - 0.4, -0.6)
     axes.set_xlabel("Client")
     axes.set_ylabel("Class")
@@ -267,7 +276,7 @@ def who_holds_what(holdings: Mapping[str, Any], slug: str) -> Plot:
         some = f" The figure shows {len(clients)} of them, of all sizes."
     most, least = int(totals.argmax()), int(totals.argmin())
     words = (
-        f"Bubble chart of {int(held.sum()):,} training examples of {len(classes)} classes at {len(every)} clients."
+        f"Bubble chart of {int(examples.sum()):,} training examples of {len(classes)} classes at {len(every)} clients."
         f"{some} Client {clients[most]} holds most, {int(totals[most]):,}; client {clients[least]} holds fewest, "
         f"{int(totals[least]):,}. "
     )
@@ -291,10 +300,12 @@ def who_holds_what(holdings: Mapping[str, Any], slug: str) -> Plot:
 def _draw_bubbles(axes: Axes, counts: NDArray[np.float64], width: float) -> None:
     """Draw a bubble for each count, the largest one almost as wide as `width`, in points."""
     largest = max(counts.max(), 1)
+    # matplotlib takes the area of a marker, in points².
     area = (0.92 * width) ** 2 / largest
     look: dict[str, Any] = {"color": FIRST, "alpha": 0.75, "linewidths": 0}
     x, y = np.nonzero(counts)
     axes.scatter(x, y, s=area * counts[x, y], **look)
+    # Empty scatters make the legend's entries: sizes of about a quarter and of the largest.
     for records in dict.fromkeys((max(round(largest / 4), 1), round(largest))):
         axes.scatter([], [], s=area * records, label=f"{records:,} examples", **look)
 
@@ -314,6 +325,7 @@ def training(accuracy: Mapping[str, Any], overfitting: Mapping[str, Any] | None,
         header.append(name)
         means = _draw_curve(axes, name, curve, style, colour)
         rounds = curve["rounds"]
+        # The overfitting level may be negative.
         lowest = min(lowest, np.nanmin(100 * floats(means), initial=0))
         columns.append(dict(zip(rounds, means, strict=True)))
         ends = f"{shown(means[0])} in round {rounds[0]}, {shown(means[-1])} in round {rounds[-1]}"
@@ -328,6 +340,7 @@ def training(accuracy: Mapping[str, Any], overfitting: Mapping[str, Any] | None,
         captions.append("Thin lines are single seeds.")
 
     rows = []
+    # Curves may have been measured in different rounds.
     for r in sorted(set().union(*columns)):
         rows.append([str(r), *(shown(column.get(r)) for column in columns)])
     svg = to_svg(figure, slug, title, f"Line chart. {'; '.join(sentences)}.")
@@ -340,6 +353,7 @@ def _draw_curve(axes: Axes, name: str, curve: Mapping[str, Any], style: str, col
     means = list(map(_mean, zip(*seeds, strict=True)))
     if len(seeds) > 1:
         for values in seeds:
+            # The style without its marker: the last character is the marker's.
             axes.plot(rounds, 100 * floats(values), style[:-1], color=colour, linewidth=0.7, alpha=0.6)
         name += f" (mean of {len(seeds)} seeds)"
     axes.plot(rounds, 100 * floats(means), style, color=colour, markersize=3.5, label=name)

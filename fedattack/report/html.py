@@ -108,6 +108,7 @@ def add_words(folder: Path, by: str, words: Sequence[tuple[str, str]], why: str 
     """
     check_folder(Path(folder), ReportError, to_write=True)
     entries = read_filed(folder)
+    # UTC, so that entries of several people stand in their order.
     now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     for field, text in words:
         entries.append(FiledWords(time=now, by=by.strip(), field=field, text=text, why=why.strip()))
@@ -118,6 +119,7 @@ def _list_standing(entries: Sequence[FiledWords]) -> list[FiledWords]:
     """Return what stands of each field, in the order of :data:`FIELDS`: the latest words, and of notes all."""
     standing = []
     for field in FIELDS:
+        # Of a field the latest words stand; notes add to each other.
         said = [entry for entry in entries if entry["field"] == field]
         standing += said if field == "note" else said[-1:]
     return standing
@@ -158,6 +160,7 @@ def write_page(
     with failing_alone(unmade, "the privacy claim"):
         claim = read_claim(folder)
     with failing_alone(unmade, "what people added"):
+        # Each part of a page may fail alone: the numbers are shown all the same.
         filed = read_filed(folder)
     if claim is not None:
         is_written = False
@@ -169,6 +172,7 @@ def write_page(
             claim = None
             page.with_name(CLAIM_PAGE).unlink(missing_ok=True)
     content = render_html(findings, run, files, claim, filed, unmade).encode()
+    # Before the new page: a kill between them must not leave an old PDF beside it.
     page.with_suffix(".pdf").unlink(missing_ok=True)
     write_atomically(page, content)
     return page
@@ -195,6 +199,7 @@ def render_html(
     ReportError
         If the input does not fit the schemas.
     """
+    # Printed and validated before anything is drawn: names come from clients.
     findings = validate_findings(printable_all(list(map(Finding.to_dict, findings))))
     run = validate_run(printable_all(dict(run)))
     answers = answers_of(findings, run, unmade)
@@ -240,12 +245,14 @@ def _of_findings(findings: Sequence[Finding], failed: MutableMapping[str, Failur
     """Draw the findings, attack by attack."""
     by_attack: dict[str, list[Plot]] = {}
     for i, finding in enumerate(findings):
+        # Figures that speak of several findings come before those of single ones.
         if finding.attack not in by_attack:
             by_attack[finding.attack] = _together(findings, finding.attack, failed)
         plots = by_attack[finding.attack]
         for name, draw in section_of(finding.attack).figures:
             if finding.series.get(name):
                 with failing_alone(failed, f"a figure of {finding.name}, {name}"):
+                    # The anchor is an id in the page: it must differ from figure to figure.
                     plot = draw(finding, f"finding-{i}-{draw.__name__.replace('_', '-')}")
                     if plot is not None:
                         plots.append(plot)

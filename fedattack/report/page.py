@@ -121,4 +121,5 @@ def _write_list(lines: Iterable[str]) -> str:
 
 def _write_line(line: str) -> str:
     """Escape a sentence, which may have commands between backticks."""
+    # Backticks are the one mark that sentences of ours may have.
     return markdown(line).replace("\\`", "`")

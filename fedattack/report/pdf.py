@@ -43,13 +43,13 @@ _FLAGS = (
 def find_browser() -> str | None:
     """Return the first browser of :data:`BROWSERS` that is installed; none if there is none."""
     for name in BROWSERS:
-        found = shutil.which(name)
-        if found:
-            return found
+        browser = shutil.which(name)
+        if browser:
+            return browser
     for name in _APPLICATIONS:
-        found = shutil.which(f"/Applications/{name}.app/Contents/MacOS/{name}")
-        if found:
-            return found
+        browser = shutil.which(f"/Applications/{name}.app/Contents/MacOS/{name}")
+        if browser:
+            return browser
     return None
 
 
@@ -85,6 +85,7 @@ def write_pdf(page: Path, *, timeout: float = 120) -> Path:
             content = printed.read_bytes() if printed.exists() else b""
         finally:
             printed.unlink(missing_ok=True)
+    # Chromium exits with 0 for pages that it could not print.
     if fault or not content.startswith(b"%PDF-") or b"%%EOF" not in content[-32:]:
         raise ReportError(f"{browser} made no PDF ({fault or 'it printed nothing'}); {otherwise}")
     write_atomically(pdf, content)
@@ -95,6 +96,7 @@ def _run(command: list[str], log: Path, timeout: float) -> str:
     """Run a browser to its end; returns what went wrong, or nothing."""
     # Its output goes to a file: children that outlive it would keep a pipe open.
     with log.open("wb") as output:
+        # A session of its own, whose processes are ended together.
         process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
         )

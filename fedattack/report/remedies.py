@@ -50,6 +50,7 @@ class Remedy:
         if self.audit and (model["server"].startswith("active") or model["view"] == "aggregate"):
             return False
         for key, value in self.settings.items():
+            # Of privacy in training only one kind is tried at a time.
             if key in ("dp-noise", "dp-epsilon") and (setting.get("dp-noise") or setting.get("dp-epsilon")):
                 return False
             if key == "defence" and setting.get("defence", "none") == value:
@@ -84,6 +85,7 @@ def command_for(remedy: Remedy, run: Mapping[str, Any]) -> str:
     if not remedy.settings or not _NAME.fullmatch(preset) or preset not in words:
         return ""
     replaced = {*remedy.settings, *(_DEFENDING if {*remedy.settings} & {*_DEFENDING} else ())}
+    # What a command names outside, such as paths, cannot be repeated by a stranger.
     kept = _keep_options(words, replaced)
     if any(mark in word for word in kept for mark in ":/\\"):
         return ""
@@ -95,6 +97,7 @@ def command_for(remedy: Remedy, run: Mapping[str, Any]) -> str:
 
 
 def _words_of(command: str) -> list[str]:
+    # A command may have been typed with quotes that do not match.
     try:
         return shlex.split(command)
     except ValueError:
@@ -108,6 +111,7 @@ def _keep_options(words: Sequence[str], replaced: Collection[str]) -> list[str]:
     for word in words:
         name, separator, value = word.partition("=")
         flat += [name, value] if separator and name in _KEPT else [word]
+    # A flag without a value is followed by the next option, which is then no pair of ours.
     for option, value in pairwise(flat):
         if option in _KEPT and not (option == "--set" and value.partition("=")[0] in replaced):
             kept += [option, value]

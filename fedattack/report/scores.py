@@ -31,8 +31,9 @@ def canary_scores(canaries: Mapping[str, Any], slug: str) -> Plot | None:
         return None
     figure, axes = one_axes(60 + 40 * len(series))
     rows = []
-    for place, (name, scores) in enumerate(series.items()):
-        _marks(axes, place, scores, (FIRST, SECOND)[place])
+    for index, (name, scores) in enumerate(series.items()):
+        # With a few hundred marks a row is full; each k-th keeps the shape.
+        _marks(axes, index, scores, (FIRST, SECOND)[index])
         middle = float(np.median(scores))
         rows.append([name, f"{len(scores):,}", compact(scores[0]), compact(middle), compact(scores[-1])])
     name_rows(axes, list(series))
@@ -45,8 +46,8 @@ def canary_scores(canaries: Mapping[str, Any], slug: str) -> Plot | None:
     return Plot(title, to_svg(figure, slug, title, f"{words}."), caption, header, rows)
 
 
-def _marks(axes: Axes, place: int, scores: Sequence[float], colour: str) -> None:
+def _marks(axes: Axes, height: int, scores: Sequence[float], colour: str) -> None:
     step = -(-len(scores) // _MOST_MARKS)
     kept = scores[::step]
-    axes.plot(kept, [place] * len(kept), "|", color=colour, markersize=16, alpha=0.6, markeredgewidth=1.4)
-    axes.plot(float(np.median(scores)), place, "D", color=colour, markersize=6)
+    axes.plot(kept, [height] * len(kept), "|", color=colour, markersize=16, alpha=0.6, markeredgewidth=1.4)
+    axes.plot(float(np.median(scores)), height, "D", color=colour, markersize=6)

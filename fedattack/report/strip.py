@@ -30,8 +30,9 @@ def strip(finding: Finding, explained: Sequence[tuple[str, float]], slug: str) -
     _row(axes, 0, finding.value, finding.low, finding.high, scale, colour=FIRST, marker="o")
     if null is not None:
         _row(axes, 1, null["value"], null["low"], null["high"], scale, colour=SECOND, marker="s")
-    for place, (_, value) in enumerate(explained, len(names) - len(explained)):
-        axes.plot(scale * value, place, "D", color=INK, markerfacecolor="none", markersize=6, markeredgewidth=1.4)
+    # Baselines come last, after the attack and the null run.
+    for row, (_, value) in enumerate(explained, len(names) - len(explained)):
+        axes.plot(scale * value, row, "D", color=INK, markerfacecolor="none", markersize=6, markeredgewidth=1.4)
     if finding.chance is not None:
         axes.axvline(scale * finding.chance, **CHANCE)
         said = "no gain"
@@ -60,7 +61,7 @@ def strip(finding: Finding, explained: Sequence[tuple[str, float]], slug: str) -
 
 def _row(
     axes: Axes,
-    place: int,
+    height: int,
     value: float,
     low: float | None,
     high: float | None,
@@ -70,8 +71,8 @@ def _row(
     marker: str,
 ) -> None:
     if low is not None and high is not None:
-        axes.plot([scale * low, scale * high], [place, place], color=colour, linewidth=5, alpha=0.4)
-    axes.plot(scale * value, place, marker, color=colour, markersize=7.5)
+        axes.plot([scale * low, scale * high], [height, height], color=colour, linewidth=5, alpha=0.4)
+    axes.plot(scale * value, height, marker, color=colour, markersize=7.5)
 
 
 def _scale(axes: Axes, finding: Finding, scale: float) -> None:
@@ -80,6 +81,7 @@ def _scale(axes: Axes, finding: Finding, scale: float) -> None:
         axes.set_xlabel(finding.units)
         axes.margins(x=0.12)
         return
+    # Limits that matplotlib chose for the data, before they are changed.
     right = axes.get_xlim()[1]
     axes.set_xlim(0, min(max(right * 1.12, 5), 102))
     axes.xaxis.set_major_formatter("{x:g}%")

@@ -67,6 +67,7 @@ def _delete_earlier(tables: Path) -> None:
 
 def _write(path: Path, listing: Listing) -> None:
     with atomic_file(path) as file:
+        # TextIOWrapper closes the file with itself; `detach` leaves that to `atomic_file`.
         text = io.TextIOWrapper(file, encoding="utf-8", newline="")
         csv.writer(text).writerows(_lines(listing))
         text.flush()
@@ -75,6 +76,7 @@ def _write(path: Path, listing: Listing) -> None:
 
 def _lines(listing: Listing) -> Iterator[Iterable[str]]:
     yield listing.header
+    # Rows come one at a time: a table of all targets is never in memory.
     for row in listing.rows:
         yield map(cell, row)
 
@@ -92,7 +94,9 @@ def cell(value: Cell) -> str:
         return f"{value:.10g}"
     if isinstance(value, int):
         return str(value)
+    # One line a cell: a line break in a name would look like a new row to naive readers.
     text = " ".join(printable(value).split())
     if text[:1] in _FORMULA:
+        # An apostrophe is what spreadsheets themselves put before a text.
         return f"'{text}"
     return text

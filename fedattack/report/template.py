@@ -24,7 +24,9 @@ def template(name: str) -> Template:
     """Load a page's template, which escapes all that it is given and fails on what it was not given."""
     environment = Environment(
         loader=PackageLoader("fedattack.report", "."),
+        # Names from clients are text, and no HTML.
         autoescape=True,
+        # A missing name is an error, and not an empty place on the page.
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
@@ -53,6 +55,7 @@ def _words(key: str) -> str:
 
 def options_of(command: str) -> list[str]:
     """Split a command before each option, so that no line breaks within one."""
+    # Options begin with two hyphens, and values never contain " --".
     first, *rest = command.split(" --")
     return [first, *(f"--{option}" for option in rest)]
 

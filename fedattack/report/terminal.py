@@ -44,6 +44,7 @@ class _Fitting:
         table.add_column("verdict", no_wrap=True)
         for row in self.rows:
             table.add_row(*row)
+        # Measured with all the room in the world: is the table wider than the terminal?
         if console.measure(table, options=options.update(max_width=_WIDE)).maximum <= options.max_width:
             yield table
             return

@@ -52,6 +52,7 @@ def read_findings(folder: Path) -> list[Finding]:
     content = read_bytes(path, ReportError, _NEXT)
     if (Path(folder) / "run.json").exists():
         run = read_run(folder)
+        # Reports of earlier versions have no hash.
         if run.get("findings_sha256") not in (None, hashlib.sha256(content).hexdigest()):
             raise ReportError(f"{path} is not the file that run.json was written with; {_NEXT}")
         _check_records(Path(folder), run.get("records", {}))
@@ -89,6 +90,7 @@ def _check_records(folder: Path, marks: Mapping[str, Mapping[str, str]]) -> None
             continue
         if manifest["id"] != mark["id"]:
             raise ReportError(f"{folder / 'findings.json'} is of another record than {part.record}; {_ANEW}")
+        # An open record has no head yet.
         if manifest["head"] not in (None, mark["head"]):
             raise ReportError(f"{part.record} has grown since {folder / 'findings.json'} was made of it; {_ANEW}")
 
@@ -146,6 +148,7 @@ def validate_run(obj: Any, where: str = "run") -> dict[str, Any]:
     if "holdings" in obj:
         holdings = obj["holdings"]
         clients, classes, counts = holdings["clients"], holdings["classes"], holdings["counts"]
+        # Lists that are drawn against each other must be of one length.
         _check_lengths({"clients": clients, "counts": counts}, f"{where}: $.holdings")
         for i, row in enumerate(counts):
             _check_lengths({"classes": classes, f"counts[{i}]": row}, f"{where}: $.holdings")

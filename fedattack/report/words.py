@@ -113,6 +113,7 @@ def printable(text: str) -> str:
     """
     clean = ""
     for letter in text:
+        # Other letters may turn the direction of a text, or hide in it.
         if not (letter.isprintable() or letter == "\n" or unicodedata.category(letter) == "Zs"):
             letter = "\N{REPLACEMENT CHARACTER}"
         clean += letter
@@ -136,6 +137,7 @@ def markdown(text: str) -> str:
     Dialects differ in what a backslash escapes: CommonMark's, Python's (TensorBoard), that of a browser (MLflow).
     Entities mean the same in all of them.
     """
+    # Order matters: HTML first, as the escapes of Markdown hold no & or <.
     line = escape(" ".join(printable(text).split()), quote=False)
     line = re.sub(r"([\\`*_\[\]|#~!$])", r"\\\1", line)
     return _ADDRESS.sub(lambda found: f"&#{ord(found[0])};", line)

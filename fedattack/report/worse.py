@@ -99,12 +99,15 @@ def _subject_of(finding: Finding) -> tuple[Any, ...]:
 
 def _test_rise(old: Finding, new: Finding) -> float:
     rise = (new.value or 0.0) - (old.value or 0.0)
+    # Two audits are independent: their standard errors add by squares.
     spread = math.hypot(_standard_error(old), _standard_error(new))
     if spread == 0:
         return float(rise <= 0)
+    # One-sided: how likely such a rise is if nothing got worse.
     return float(norm.sf(rise / spread))
 
 
 def _standard_error(finding: Finding) -> float:
     value, low, high = finding.value or 0.0, finding.low or 0.0, finding.high or 0.0
+    # The wider half: intervals need not be symmetric.
     return max(value - low, high - value) / float(norm.isf((1 - finding.level) / 2))

@@ -26,6 +26,7 @@ def app_folder() -> Path:
         If the installation lacks it.
     """
     package = Path(__file__).parents[1]
+    # A checkout holds the folders beside the package, a wheel in it.
     for folder in (package.parent, package / "_app"):
         if (folder / "simulations" / "presets").is_dir() and (folder / "pyproject.toml").is_file():
             return folder
@@ -63,14 +64,17 @@ def run_module(module: str, job: object) -> str:
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "job.json"
         file.write_text(json.dumps(job), encoding="utf-8")
+        # The app's modules are imported by name, and those of the caller's environment as well.
         paths = [str(app_folder()), *filter(None, [os.environ.get("PYTHONPATH")])]
         done = subprocess.run(
+            # -P: the job's folder, in which this runs, is no place to import from.
             [sys.executable, "-P", "-m", module, str(file)],
             capture_output=True,
             text=True,
             cwd=folder,
             env={**os.environ, "PYTHONPATH": os.pathsep.join(paths), "PYTHONDONTWRITEBYTECODE": "1"},
         )
+    # Such a module prints an error as its last line, as the command does.
     message = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
     if done.returncode == 2:
         raise FedAttackError(message)

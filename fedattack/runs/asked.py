@@ -37,6 +37,7 @@ def asked_of_knowledge(folder: RunFolder) -> list["Asked"]:
         if part.knowledge.exists():
             asked += known_to(part).asks()
     app = find_app(folder.path)
+    # A dict keeps the order: several seeds ask for the same.
     return [replace(each, app=app) for each in dict.fromkeys(asked)]
 
 

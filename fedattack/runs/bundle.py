@@ -40,12 +40,14 @@ def app_files(source: Path, *, without: Path | None = None) -> Iterator[Path]:
         If one is a pipe, a socket or a device: whoever reads it may wait for ever.
     """
     for folder, subfolders, files in os.walk(source):
+        # In place: os.walk does not go into what is not listed.
         subfolders[:] = [
             name for name in subfolders if may_hold_app(Path(folder, name)) and Path(folder, name) != without
         ]
         for name in files:
             path = Path(folder, name)
             if (path.suffix in APP_SUFFIXES or name in APP_NAMES) and not path.is_symlink():
+                # A socket or a pipe would block whoever reads it.
                 refuse_irregular(path, ConfigError)
                 yield path
 
@@ -57,6 +59,7 @@ def hash_code(folder: Path) -> str:
         if path.suffix in (".py", ".toml"):
             with open_regular(path) as file:
                 size = os.fstat(file.fileno()).st_size
+                # Path and size before the content, so that no two different trees hash alike.
                 digest.update(f"{path.relative_to(folder)} {size}\n".encode())
                 while block := file.read(1 << 20):
                     digest.update(block)

@@ -45,6 +45,7 @@ def check_scores(folder: "RunFolder", found: Collection[str]) -> None:
         If some are.
     """
     for name in attack_names():
+        # Scores of some seeds alone show that some were removed.
         lacking = [part.scores(name) for part in folder.parts if not part.scores(name).exists()]
         if lacking and (name in found or len(lacking) < len(folder.parts)):
             again = f"`fedattack attack {name} {in_command(folder.path)}`"
@@ -69,6 +70,7 @@ def check_attacks(names: Sequence[str], options: Mapping[str, str]) -> None:
             if name in THREATS.left_out:
                 why = f" ({THREATS.left_out[name]})"
             raise ConfigError(f"unknown attack {name!r}{why}: {instead(name, known)}")
+    # Attacks differ in their options; one that any of them has is taken.
     allowed = {name: options_of_attack(name).list_settings() for name in names}
     there = sorted(set(chain.from_iterable(allowed.values())))
     for key, text in options.items():
@@ -152,6 +154,7 @@ def check_cluster(names: Sequence[str]) -> None:
     ConfigError
         If nobody answers there, or its machines do not fit.
     """
+    # Ray is imported and asked only where work could go to it.
     if chosen() and any(options_of_attack(name).shares_work() for name in names):
         connect(chosen())
 
@@ -185,6 +188,7 @@ def check_conditions(conditions: Sequence[Condition], attacks: Collection[str], 
     """
     for condition in conditions:
         attack, metric = condition.attack, condition.metric
+        # A condition on all findings is about whatever there is.
         if not condition.name or (attack == _ISOLATION and isolating):
             continue
         if attack not in attacks:
@@ -202,6 +206,7 @@ def can_find(attack: str, metric: str) -> bool:
     """Whether an attack's judge may find something of this name; true where nobody says what it may find."""
     threat = threat_of(attack)
     metrics = findings_of(attack)
+    # A judge of another package may not say what it measures: then the finding itself decides later.
     if threat is None or (attack in threat.judged and not metrics):
         return True
     return any(fnmatchcase(metric, pattern) for pattern in metrics)

@@ -45,6 +45,7 @@ def find_app(out: Path) -> str:
     if not Path(folder).is_dir():
         return ""
     try:
+        # Changed code is no code that its owner has agreed to import.
         is_same = hash_code(Path(folder)) == code
     except (ConfigError, OSError):
         # What cannot be read is not as it was.
@@ -57,6 +58,7 @@ def find_app(out: Path) -> str:
 def _note(out: Path, key: str, lines: list[str]) -> None:
     file = _file_of(out)
     with suppress(OSError):
+        # The state folder may be read-only, as in a container: then the user is asked again.
         make_private(file.parent)
         write_sealed(file, {**_read(out), key: lines})
 
@@ -72,4 +74,5 @@ def _read(out: Path) -> dict[str, list[str]]:
 def _file_of(out: Path) -> Path:
     states = os.environ.get("XDG_STATE_HOME")
     folder = Path(states) if states else Path.home() / ".local" / "state"
+    # A hash of the path: one file for each run folder, whatever characters its name has.
     return folder / "fedattack" / "audits" / f"{hashlib.sha256(os.fsencode(out.resolve())).hexdigest()}.json"

@@ -64,6 +64,8 @@ def make_certificates(folder: Path, hosts: Sequence[str], *, days: int = 365) ->
     name = _name("fedattack's own authority")
     authority = (
         _builder(name, name, authority_key.public_key(), days)
+        # path_length=0: it signs servers, and no further authorities. Its private key is dropped, so that nobody signs
+        # with it later.
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .add_extension(_usage(key_cert_sign=True, crl_sign=True), critical=True)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(authority_key.public_key()), critical=False)
@@ -74,6 +76,7 @@ def make_certificates(folder: Path, hosts: Sequence[str], *, days: int = 365) ->
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(_usage(digital_signature=True), critical=True)
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+        # Clients compare the host with the alternative names; the common name is not looked at.
         .add_extension(x509.SubjectAlternativeName([_host(host) for host in hosts]), critical=False)
         .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(authority_key.public_key()), critical=False)
         .sign(authority_key, hashes.SHA384())
@@ -162,6 +165,7 @@ def _write(path: Path, content: bytes, mode: int) -> None:
     """Write a new file that is never open to others, not for a moment."""
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        # O_EXCL follows no link and overwrites nothing; the mode holds from the first moment.
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
         with os.fdopen(handle, "wb") as file:
             file.write(content)

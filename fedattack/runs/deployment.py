@@ -89,6 +89,7 @@ class Deployment(SuperNodeRuntime):
             If one of them ends, or is not up in time.
         """
         processes = [self._superlink, *self._nodes]
+        # poll() is None while a process runs.
         if all(process is not None and process.poll() is None for process in processes):
             return
         for attempt in range(1, START_ATTEMPTS + 1):
@@ -97,6 +98,8 @@ class Deployment(SuperNodeRuntime):
                 self._bring_up()
             except NotUpError as cause:
                 self._stop()
+                # Another try helps where a process ended at once, as when its port was taken; slowness gets no second
+                # wait.
                 if attempt == START_ATTEMPTS or not isinstance(cause, _EndedError):
                     raise RunError(f"the deployment did not come up: {cause}; see the end of {self.log}") from None
             else:
@@ -104,10 +107,12 @@ class Deployment(SuperNodeRuntime):
 
     def _bring_up(self) -> None:
         deadline = time.monotonic() + START_SECONDS + START_SECONDS_PER_NODE * self.supernodes
+        # Keys of each attempt lie apart, since they are never overwritten.
         folder = self._private("keys") / str(time.monotonic_ns())
         certificates = make_certificates(folder, [HOST, "localhost"], days=30) if self.secure else None
         port = free_port()
         self._superlink = self._start(
+            # Without it the SuperLink would try to install the app's dependencies from the network.
             *("flower-superlink", "--host", HOST, "--port", str(port), "--disable-runtime-dependency-installation"),
             *_superlink_options(certificates),
         )
@@ -117,6 +122,7 @@ class Deployment(SuperNodeRuntime):
             self._connect(f"{HOST}:{port}", insecure=True)
         else:
             self._connect(f"{HOST}:{port}", **{"root-certificates": str(certificates.authority)})
+        # All are started before any is waited for: they import side by side.
         addresses = [self._start_node(index, port, certificates, folder) for index in range(self.supernodes)]
         for index, (node, address) in enumerate(zip(self._nodes, addresses, strict=True)):
             self._await_health(f"SuperNode {index}", node, address, None, deadline)
@@ -152,6 +158,7 @@ class Deployment(SuperNodeRuntime):
         self._nodes = []
 
     def _register(self, key: NodeKey) -> None:
+        # Registration must come before the node connects, which is refused otherwise.
         answer = self._ask("flwr", "supernode", "register", str(key.public), "--format", "json")
         if answer.returncode or not as_object(answer.stdout).get("success"):
             reason = refusal_reason((answer.stdout + answer.stderr).decode("utf-8", "replace"))
@@ -166,6 +173,7 @@ class Deployment(SuperNodeRuntime):
         deadline: float,
     ) -> None:
         trusted = None if certificates is None else ssl.create_default_context(cafile=str(certificates.authority))
+        # Without a proxy of the environment: the health is asked on the loopback.
         opener = urllib.request.build_opener(
             urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=trusted)
         )

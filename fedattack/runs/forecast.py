@@ -45,6 +45,7 @@ _TREE, _NODE = 500, 25
 
 def needed_of(headlines: int) -> float:
     """Return the p that one of so many headlines needs, were no other finding of its report a leak."""
+    # Bonferroni among headlines: they share 90 % of the error, as `share_error` deals it.
     return ERROR * HEADLINES / max(headlines, 1)
 
 
@@ -81,6 +82,7 @@ def foretell(
     record = len(parts) * record_size(settings, runs[0])
     prepared = sum(_size_of(folder) for part in parts for folder in (part.knowledge, part.truth))
     free = shutil.disk_usage(parts[0].folder).free
+    # Before a round is trained: a disk that fills up would cut the record short.
     if record > free:
         raise ConfigError(
             f"{parts[0].folder}: the records of this run take {in_bytes(record)}, and {in_bytes(free)} are "
@@ -94,7 +96,8 @@ def foretell(
 
 def find_reaches(attacks: Sequence[str], runs: Sequence[Prepared]) -> dict[str, Reach]:
     """Find the best that each attack's headline can come to; attacks of which nothing can be said are left out."""
-    anew = [runs[place] for place in dealt_anew(runs)]
+    # Runs of one federation add nothing to what a test can show.
+    anew = [runs[index] for index in dealt_anew(runs)]
     judges = {name: judge for name in attacks if (judge := judge_of(name)) is not None}
     reaches: dict[str, Reach] = {}
     for name, judge in judges.items():
@@ -132,6 +135,7 @@ def record_size(settings: Mapping[str, Value], run: Prepared) -> int:
     if framework == _TREES:
         # Each round has the new trees, and all that were there before.
         grown = sampled * _tree_size(int(settings["tree-depth"]), run.truth)
+        # 1 + 2 + … + rounds: the sum of all trees that are sent in all rounds.
         return grown * rounds * (rounds + 1) // 2 + rounds * (_INDEX_OF_ROUND + sampled * _INDEX_OF_REPLY)
     view: View = "individual"
     index = _INDEX_OF_ROUND + sampled * _INDEX_OF_REPLY
@@ -152,6 +156,7 @@ def record_size(settings: Mapping[str, Value], run: Prepared) -> int:
 def _tree_size(depth: int, truth: Truth) -> int:
     """Return how many bytes a tree takes: each of its leaves holds one example at least."""
     examples = math.ceil(int(truth.counts.sum()) / len(truth.clients))
+    # A full binary tree of so many levels, or one whose leaves hold one example each.
     nodes: int = min(2 ** (depth + 1), 2 * examples)
     return _TREE + _NODE * nodes
 
@@ -162,6 +167,7 @@ def _message_of(framework: str, knowledge: Knowledge) -> dict[str, NDArray[Any]]
         return {}
     if framework in _WITHOUT_COMMON_MODEL and knowledge.public is not None:
         return {"predictions": np.zeros((len(knowledge.public), knowledge.model.classes), dtype=np.float32)}
+    # As the state dict has it: buffers travel, too.
     return {name: tensor.numpy() for name, tensor in knowledge.model.build().state_dict().items()}
 
 

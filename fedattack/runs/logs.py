@@ -6,6 +6,7 @@ from fedattack.base.errors import short
 
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")
 
+# Ray writes the actor's name and process before each line of a worker.
 _RAY_PREFIX = re.compile(r"^\(\w+ pid=\d+[^)]*\) ", re.MULTILINE)
 
 _FRAME = re.compile(r'\s+File ".*", line \d+')
@@ -42,6 +43,7 @@ def exceptions_in(log: str) -> list[str]:
     """
     exceptions = []
     in_traceback = False
+    # A traceback's frames come first, and then its exception at the start of a line.
     for line in _RAY_PREFIX.sub("", _ANSI.sub("", log)).splitlines():
         if _FRAME.match(line):
             in_traceback = True
@@ -56,6 +58,7 @@ def client_error(log: str) -> str | None:
     parts = _CLIENT_FAILURE.split(log)
     if len(parts) == 1:
         return None
+    # The first exception after the last failure is the client's; later ones are Flower's own about it.
     raised = exceptions_in(parts[-1])
     return explain(raised[0]) if raised else None
 
@@ -99,6 +102,7 @@ def failure_reason(log: str, details: str) -> str:
 def refusal_reason(log: str) -> str:
     """Say in one short line why ``flwr run`` did not start a run, by the log of that command and its SuperLink."""
     plain = _ANSI.sub("", log)
+    # Flower draws a box around errors: its lines begin and end with a bar.
     lines = [line.strip("│ ") for line in plain.splitlines() if line.startswith("│")]
     cause = _REFUSED.search(plain)
     if cause:

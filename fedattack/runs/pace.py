@@ -39,12 +39,14 @@ class Pace:
     def seen(self, done: int) -> None:
         """Take notice of how many steps are done."""
         now = self._clock()
+        # The first step is where the clock starts: what came before it, such as imports, is no pace.
         if self._first is None:
             self._first = (done, now)
         first, at = self._first
         if self._told or done < first + self._timed:
             return
         self._told = True
+        # Seconds a step so far, times the steps that are left.
         left = (now - at) / (done - first) * (self._total - done)
         if left >= _WORTH_SAYING:
             self._say("note", f"{self._what} takes {roughly(left)} more, after {done} of {self._total} {self._steps}")
@@ -53,7 +55,7 @@ class Pace:
 def roughly(seconds: float) -> str:
     """Write a time as a forecast does: ``about 40 seconds``, ``about 4 minutes``."""
     units = (("second", 1, 90), ("minute", 60, 90 * 60), ("hour", 3600, math.inf))
-    unit, size, _ = next(one for one in units if seconds < one[2])
+    unit, size, _ = next(entry for entry in units if seconds < entry[2])
     count: float = max(1, round(seconds / size))
     if unit == "second":
         count = max(10, round(seconds, -1))

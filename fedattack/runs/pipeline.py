@@ -63,6 +63,7 @@ def attack_folder(
         If a record, or what `knowledge` gives for its part, lacks what the attack needs.
     """
     opened = RunFolder(folder)
+    # Before anything reads the folder: private copies of a killed command are removed.
     sweep(folder)
     runs = open_records(opened, knowledge, skip_damaged=skip_damaged)
     for run in runs:
@@ -145,6 +146,7 @@ def _has_scores(part: Part, record: Record, name: str) -> bool:
     if not scores.exists():
         return False
     # Whether its rounds are whole is not looked at: that takes as long as reading all of them.
+    # A record that has grown, or is another's, makes scores old, whatever their time says.
     if marked_otherwise(scores, record):
         return False
     written = scores.stat().st_mtime
@@ -204,12 +206,14 @@ def judge_runs(
     from fedattack.report.validate import check_findings, list_found
 
     sweep(folder.path)
+    # What findings.json speaks of must still have its scores, or the report would silently lose it.
     check_scores(folder, list_found(folder.path))
     failed = None if unmade is None else dict[str, Failure]()
     if runs is None:
         runs = open_runs(folder, trusted=trusted, failed=failed)
     written: dict[str, str] = {}
 
+    # Called back: tables are made while the judges still hold what they list.
     def list_scores(listings: Sequence[Listing]) -> None:
         written.update(write_tables(folder.path, listings))
 

@@ -47,6 +47,7 @@ def presets_left_out() -> dict[str, str]:
 def _preset_files() -> dict[str, Path]:
     files: dict[str, Path] = {}
     for path in _all_files():
+        # The first of a name wins: those of the app stand before those of threats.
         files.setdefault(path.stem, path)
     return files
 
@@ -78,6 +79,7 @@ def load_preset(name: str) -> Preset:
 
 def _read_preset(name: str, value: Mapping[str, Any]) -> Preset:
     known = load_settings()
+    # Each value is checked like one that a user gives.
     settings = {key: known[key].check(item) for key, item in value["settings"].items()}
     return Preset(
         name=name,
@@ -91,12 +93,12 @@ def _read_preset(name: str, value: Mapping[str, Any]) -> Preset:
 
 
 def _strengths(preset: str, table: Mapping[str, object]) -> dict[str, Sequence[float]]:
-    found: dict[str, Sequence[float]] = {}
+    strengths: dict[str, Sequence[float]] = {}
     for name, values in table.items():
         if not isinstance(values, list) or not {*map(type, values)} <= {int, float} or not values:
             raise ConfigError(f"preset {preset}: [tradeoff] {name} = {values!r}: expected a list of strengths")
-        found[name] = list(map(float, values))
-    return found
+        strengths[name] = list(map(float, values))
+    return strengths
 
 
 def read_changes(changes: Sequence[str]) -> dict[str, Value]:

@@ -75,12 +75,14 @@ def guarded_folder(parent: Path, prefix: str, *, link: Path | None = None) -> It
     link
         A link to it that is made, too, and yielded in its place.
     """
+    # resolve: processes name the folder by its real path, and are found by it.
     folder = Path(tempfile.mkdtemp(prefix=prefix, dir=parent)).resolve()
     with ExitStack() as undo:
         # Until it is let go of, nobody else takes the folder for one that was left.
         undo.enter_context(FolderLock(folder))
         undo.callback(_remove, folder)
         paths = [folder]
+        # Unix sockets have short paths: what needs one names the folder by this link.
         if link is not None:
             link.symlink_to(folder, target_is_directory=True)
             undo.callback(link.unlink, missing_ok=True)
@@ -88,6 +90,7 @@ def guarded_folder(parent: Path, prefix: str, *, link: Path | None = None) -> It
         guard = start_guard(*paths)
         try:
             yield paths[-1]
+        # First the folder and its processes go, and then the guard that would do the same.
         finally:
             undo.close()
             end_guard(guard)
@@ -107,6 +110,7 @@ def _remove(folder: Path) -> None:
 
 def working_in(folder: Path) -> dict[str, str]:
     """Return the environment of a process that ends with a private folder; give it a session of its own, too."""
+    # FLWR_HOME marks every process that belongs to the folder; the reaper finds them by it.
     return {**os.environ, "FLWR_HOME": str(folder.resolve())}
 
 
@@ -121,9 +125,11 @@ def sweep(run: Path) -> None:
 
 def sweep_named(parent: Path, prefix: str) -> None:
     """Remove the folders whose names begin so in ``parent`` and that no process holds."""
+    # All entries first, as the loop removes some.
     for entry in [*os.scandir(parent)]:
         if not entry.name.startswith(prefix) or not entry.is_dir(follow_symlinks=False):
             continue
+        # A lock that can be had says that no process holds the folder any more.
         with suppress(OSError), FolderLock(Path(entry.path)):
             # Processes name it by its full path.
             _remove(Path(entry.path).resolve())

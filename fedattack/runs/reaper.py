@@ -52,17 +52,20 @@ def processes_of(home: Path, sessions: set[int] | None = None) -> list[psutil.Pr
     session_of: dict[psutil.Process, int] = {}
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error, OSError):
+            # A zombie has ended; only its parent can remove it.
             if process.status() != psutil.STATUS_ZOMBIE:
                 session_of[process] = os.getsid(process.pid)
     for process, session in session_of.items():
         if _lives_in(process, home):
             sessions.add(session)
+    # The session of this process itself is never ended, even if it carries the mark.
     sessions.discard(os.getsid(0))
     return [process for process, session in session_of.items() if session in sessions]
 
 
 def _runs_a_server(process: psutil.Process) -> bool:
     with contextlib.suppress(psutil.Error):
+        # The interpreter and its options may stand before the program's name.
         return any(Path(word).name in SERVERS for word in process.cmdline()[:4])
     return False
 
@@ -76,10 +79,12 @@ def reap(home: Path) -> None:
     started = time.monotonic()
     sessions: set[int] = set()
     asked: set[psutil.Process] = set()
+    # New processes may appear while others end: they are listed anew each time.
     while (alive := processes_of(home, sessions)) and time.monotonic() - started < GIVE_UP_SECONDS:
         grace_is_over = time.monotonic() - started > GRACE_SECONDS
         for process in alive:
             with contextlib.suppress(psutil.Error):
+                # A server catches the request to end, and would go on until its next heartbeat.
                 if grace_is_over or _runs_a_server(process):
                     process.kill()
                 elif process not in asked:
@@ -89,6 +94,7 @@ def reap(home: Path) -> None:
 
 
 def _watch(home: Path, links: Sequence[Path]) -> None:
+    # Reads until the pipe closes, which it does however the parent ends, also by SIGKILL.
     sys.stdin.buffer.read()
     reap(home)
     shutil.rmtree(home, ignore_errors=True)

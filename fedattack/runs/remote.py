@@ -141,6 +141,7 @@ class Remote(SuperNodeRuntime):
         """Run the app once, as :meth:`fedattack.runs.runtime.Runtime.run` does; what is given up is stopped, too."""
         self.log.touch()
         log_size = self.log.stat().st_size
+        # Paths of the run folder as the clients' machines name them, below the folder of notes.
         folders = [Path(str(run_config[key])) for key in ("truth", "knowledge") if run_config.get(key)]
 
         def poll() -> None:
@@ -153,6 +154,7 @@ class Remote(SuperNodeRuntime):
         except BaseException:
             run_id = RUN_ID.search(self._logged_since(log_size))
             if run_id:
+                # A run on a SuperLink that stays up would go on by itself.
                 self._ask("flwr", "stop", run_id[1])
             raise
         self._fetch_notes(folders)
@@ -165,6 +167,7 @@ class Remote(SuperNodeRuntime):
             status, details = self._status(run_id)
             if status.startswith("finished:"):
                 return status, details
+            # It answers again: the time begins anew with the next loss.
             if status != "lost":
                 deadline = time.monotonic() + LOST_SECONDS
             poll()
@@ -176,6 +179,7 @@ class Remote(SuperNodeRuntime):
         zoos = Path(str(run_config.get("zoo", "")))
         if self._shared is None or not zoos.is_absolute() or not zoos.is_dir():
             return {}
+        # The absolute path, below the shared folder.
         copy = self._shared / zoos.relative_to(zoos.anchor)
         shutil.rmtree(copy, ignore_errors=True)
         shutil.copytree(zoos, copy)
@@ -184,6 +188,7 @@ class Remote(SuperNodeRuntime):
     def _fetch_notes(self, folders: Iterable[Path]) -> None:
         if self._notes is None:
             return
+        # Each client has a folder of its own, in which it sees the paths of the run.
         for folder, client in product(folders, sorted(self._notes.resolve().iterdir())):
             for note in (client / folder.relative_to(folder.anchor) / NODES).glob("*.json"):
                 # A link of a client must not make us copy a file of our own.

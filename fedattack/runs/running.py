@@ -45,6 +45,7 @@ def check_free(out: Path) -> Path:
     if out.exists() and not out.is_dir():
         raise _refuse_taken(out)
     if out.is_dir() and any(out.iterdir()):
+        # The lock first: another command may be about to fill the folder.
         with lock_folder(out):
             raise _refuse_taken(out)
     return out
@@ -75,9 +76,11 @@ def new_folder(out: Path) -> Iterator[None]:
     with lock_folder(out):
         if any(out.iterdir()):
             raise _refuse_taken(out)
+        # make_private leaves an existing folder's rights as they are.
         out.chmod(0o700)
         try:
             yield
+        # KeyboardInterrupt and SystemExit, too, leave nothing behind.
         except BaseException as cause:
             if (out / STUDY).exists():
                 raise

@@ -41,6 +41,7 @@ MAX_TEMPORARY_FOLDER_BYTES = 107 - 68 - 12
 def free_port() -> int:
     """Find a port of the loopback that nobody listens on just now."""
     with socket.socket() as probe:
+        # Port 0 lets the system choose. Another process may take it before it is used: callers try again.
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
 
@@ -76,13 +77,16 @@ def _environment(home: Path) -> dict[str, str]:
         hosts = [environment.get(name, ""), "127.0.0.1,localhost"]
         environment[name] = ",".join(filter(None, hosts))
     return environment | {
+        # The programs of this environment come first, such as its own `flwr`.
         "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)]),
+        # Lines of the log are written at once, also those of a process that is killed.
         "PYTHONUNBUFFERED": "1",
         "PYTHONIOENCODING": "utf-8",
         "FLWR_HOME": str(home),
         "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
         "FLWR_DISABLE_UPDATE_CHECK": "1",
         "FLWR_TELEMETRY_ENABLED": "0",
+        # Ray would hide GPUs from workers that ask for none, by CUDA_VISIBLE_DEVICES="".
         "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
         "RAY_AUTH_MODE": "token",
         "RAY_AUTH_TOKEN_PATH": str(home / RAY_TOKEN),
@@ -95,6 +99,7 @@ def _environment(home: Path) -> dict[str, str]:
 
 def _check_types(run_config: Mapping[str, object]) -> None:
     for key, value in run_config.items():
+        # tomli_w would write lists and tables, too, which Flower refuses late.
         if not isinstance(value, str | int | float):
             raise ConfigError(
                 f"run config key {key!r}: expected a string, integer, float or boolean, "
@@ -148,6 +153,7 @@ class Runtime(ABC):
         self._home = _temporary_folder()
         self._environment = _environment(self._home)
         try:
+            # First of all: from here on nothing outlives this process.
             self._guard = start_guard(self._home)
             (self._home / "cwd").mkdir()
             make_secret(self._home / RAY_TOKEN)
@@ -168,6 +174,7 @@ class Runtime(ABC):
         project = tomllib.loads(file.read_text(encoding="utf-8"))
         config = project["tool"]["flwr"]["app"]["config"]
         if {*defaults} - {*config}:
+            # The app's own defaults win over those that are added.
             project["tool"]["flwr"]["app"]["config"] = {**defaults, **config}
             file.write_text(tomli_w.dumps(project), encoding="utf-8")
 
@@ -203,6 +210,7 @@ class Runtime(ABC):
         self.ensure_up()
         config = self._private("run.toml")
         config.write_text(tomli_w.dumps(dict(run_config)), encoding="utf-8")
+        # The log is shared by several runs: what this one writes begins here.
         log_size = self.log.stat().st_size
         client = self._start(
             *("flwr", "run", str(self._private("app")), "--stream", "-c", str(config)),
@@ -266,6 +274,8 @@ class Runtime(ABC):
                 stderr=subprocess.STDOUT,
                 cwd=self.cwd or self._private("cwd"),
                 env={**self._environment, **(environment or {})},
+                # A session of its own: Ctrl-C in the terminal reaches this process alone, which ends the others in
+                # order.
                 start_new_session=True,
             )
 
@@ -281,6 +291,7 @@ class Runtime(ABC):
 
     def _connect(self, address: str, **connection: str | bool) -> None:
         """Let ``flwr`` talk to the SuperLink at ``HOST:PORT``."""
+        # Flower reads its connections from this file in FLWR_HOME.
         profile = {"default": "private", "private": {"address": address, **connection}}
         self._private("config.toml").write_text(tomli_w.dumps({"superlink": profile}), encoding="utf-8")
 
@@ -291,6 +302,7 @@ class Runtime(ABC):
     def _status(self, run_id: str) -> tuple[str, str]:
         answer = self._ask("flwr", "ls", "--run-id", run_id, "--format", "json")
         try:
+            # `flwr ls` prints other words where it fails, with exit code 0.
             run = json.loads(answer.stdout)["runs"][0]
             return run["status"], run["status-details"]
         except (ValueError, LookupError):
@@ -312,6 +324,7 @@ class Runtime(ABC):
         """End every process; the next run starts a SuperLink again."""
         reaper.reap(self._private(""))
         if self._superlink is not None:
+            # wait() takes the zombie away.
             self._superlink.wait()
             self._superlink = None
 

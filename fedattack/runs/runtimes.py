@@ -75,6 +75,7 @@ def _gpu_share(device: str, clients: int) -> float:
         )
     gpus = torch.cuda.device_count()
     memory = torch.cuda.get_device_properties(0).total_memory
+    # Rounded up: each GPU takes its part of the clients, unless its memory has room for fewer.
     on_each = max(1, min(-(-clients // gpus), int(memory // GPU_OF_CLIENT)))
     # Ray counts in ten-thousandths, and rounds up.
     return math.floor(10_000 / on_each) / 10_000

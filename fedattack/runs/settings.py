@@ -27,6 +27,7 @@ loss."""
 
 MODELS = Words((*MODEL_NAMES, ":"))
 
+# A colon at the end of a word means: anything that begins so, such as column:NAME.
 PARTITIONS = Words(tuple(f"{name}:" if name == "column" else name for name in SCHEMES))
 
 
@@ -42,6 +43,7 @@ class StudySettings(SettingsModel):
         "what clients send: fedavg (the model that they trained), fedsgd (the gradient over all of their "
         "examples; takes batch-size=0), fedmd (predictions on public records), fedxgb (a tree of XGBoost; takes "
         "batch-size=0)",
+        # Packages that are installed when the module is imported; the words are part of the help.
         words=Words(("fedavg", "fedsgd", "fedmd", "fedxgb", *installed_in(OTHER_FRAMEWORKS))),
     )
     dataset: str = setting(
@@ -283,6 +285,7 @@ class RunSettings(DpSgdSettings, RecupSettings, SoteriaSettings, NoiseSettings, 
     @property
     def defence_settings(self) -> dict[str, Value]:
         """Settings of the clients' defence, by key; without zoos of its own it uses those of the preparation."""
+        # An explicit zoo wins over the one that is trained before the run.
         return self.by_key(SETTINGS) | {"recup-zoo": self.recup_zoo or self.zoo}
 
     def check(self) -> None:
@@ -293,6 +296,7 @@ class RunSettings(DpSgdSettings, RecupSettings, SoteriaSettings, NoiseSettings, 
         ConfigError
             If what is asked about contradicts itself, or leaves no examples to the attacker.
         """
+        # Pairs of a condition and its message, in the order in which people are told.
         for wrong, message in (
             (self.sensitive and self.client_property, "sensitive and property: expected one of the two"),
             (
@@ -339,6 +343,7 @@ class RunSettings(DpSgdSettings, RecupSettings, SoteriaSettings, NoiseSettings, 
             )
 
     def _check_canaries(self) -> None:
+        # ε is measured by telling two groups apart: one canary has no counterpart.
         for key, count in self.by_key(("canaries", "canary-examples")).items():
             if count == 1:
                 raise ConfigError(f"{key} = 1: expected 2 or more, or 0 for none")
@@ -346,6 +351,7 @@ class RunSettings(DpSgdSettings, RecupSettings, SoteriaSettings, NoiseSettings, 
             raise ConfigError("canaries and canary-examples: expected one of them, since each disturbs the other")
         if self.central_noise and self.secagg:
             raise ConfigError("central-noise and secagg: the server clips replies, which SecAgg+ hides; set one off")
+        # Canaries and noise change what the server sees; attacks on these questions would be judged by another run.
         asks = any((self.client_property, self.sensitive, self.private, self.is_active))
         if asks and (self.canaries or self.central_noise):
             raise ConfigError(
@@ -378,6 +384,7 @@ def settings_model() -> type[RunSettings]:
     further = [kind.settings for kind in KINDS.values() if not issubclass(RunSettings, kind.settings)]
     if not further:
         return RunSettings
+    # A class cannot inherit from the same base twice: a dict keeps each once, in order.
     bases: Any = (RunSettings, *dict.fromkeys(further))
     model: type[RunSettings] = create_model("RunSettings", __base__=bases)
     return model
@@ -436,16 +443,18 @@ def lines_of(settings: Mapping[str, Value]) -> int:
 
 def leads_out(settings: Mapping[str, Value]) -> dict[str, str]:
     """List what settings name beyond themselves: code to import, files to read; by what is named, the setting."""
-    found: dict[str, str] = {}
+    named: dict[str, str] = {}
     for key in IMPORTS:
         words = str(settings.get(key, "")).split(",")
-        found |= {word.strip(): key for word in words if ":" in word}
+        # Only what has a colon is imported; other words are names of models of this package.
+        named |= {word.strip(): key for word in words if ":" in word}
     for key in PATHS:
         text = str(settings.get(key, ""))
+        # By the ending or a slash, as the loader tells files from names.
         is_name = key not in FOLDERS and "/" not in text and not text.endswith((".npz", ".toml"))
         if text and not is_name:
-            found[text] = key
-    return found
+            named[text] = key
+    return named
 
 
 def check_settings(values: Mapping[str, Value], where: str) -> dict[str, Value]:

@@ -61,6 +61,7 @@ def choose_seeds(preset: Preset, first: int | None, count: int | None) -> list[i
     seeds = list(preset.seeds[:count] if count else preset.seeds)
     if first is None and (count or 0) <= len(seeds):
         return seeds
+    # More seeds than the preset has follow on the first of them.
     start = preset.seeds[0] if first is None else first
     return list(range(start, start + (count or len(preset.seeds))))
 
@@ -111,6 +112,7 @@ def simulate(
         parts = new_parts(out, seeds)
         configs = _configs(settings, seeds, parts)
         watch.step("prepare data", 0, None)
+        # Data is divided and written in a process of its own, so that this one never imports the app.
         prepare(configs)
         before(parts)
         watch.step("prepare data", 1, 1)
@@ -126,6 +128,7 @@ def simulate(
         }
         write_study(out, study)
         _train(out, study, [*zip(parts, configs, strict=True)], watch)
+        # What clients trained on is as private as their data, and not needed any more.
         remove_inside(out, out / DEALT, ConfigError)
 
 
@@ -148,6 +151,7 @@ def stopped_study(out: Path) -> dict[str, Any]:
         raise ConfigError(
             f"{out / STUDY}: unknown runtime {short(study['runtime'], 60)!r}: expected one of {', '.join(RUNTIMES)}"
         )
+    # A study is a file of anybody: its settings are checked like a user's.
     return study | {"settings": check_settings(study["settings"], str(out / STUDY))}
 
 
@@ -200,6 +204,7 @@ def resume(out: Path, *, command: str, watch: Watch, trusted: Collection[str] = 
         anew: list[Path] = []
         for part, config in zip(parts, _configs(study["settings"], seeds, parts), strict=True):
             finished: list[int] = []
+            # A server that outlived its command would write into the same record.
             check_idle(part)
             # Knowledge and truth name the record before it is there; a run of an earlier version names none.
             config["record-id"] = read_stated([part.truth / HOLDINGS, part.knowledge / KNOWLEDGE])
@@ -214,6 +219,7 @@ def resume(out: Path, *, command: str, watch: Watch, trusted: Collection[str] = 
                 # Its clients may have noted who they were all the same.
                 anew += [part.record, part.truth / NODES, part.knowledge / NODES]
                 jobs.append((part, config))
+        # After all jobs are known: a fault in one of them removes nothing.
         for folder in anew:
             remove_inside(out, folder, ConfigError)
         if jobs:
@@ -233,6 +239,7 @@ def _going_on(part: Part, config: Mapping[str, Value], record: Record) -> dict[s
         )
     truth = read_truth(part.truth)
     truth.check_nodes(record.nodes, seed=int(config["seed"]))
+    # Flower gives new node ids: the server maps these to the names that the record has.
     write_resumption(part.resumption, truth.nodes, truth.data)
     return {"resume": str(part.resumption)}
 
@@ -263,11 +270,12 @@ def _train(out: Path, study: dict[str, Any], jobs: Sequence[tuple[Part, Mapping[
         runner.declare(default_settings())
         runs: list[tuple[Sequence[Part], Run]] = []
         for parts, config in batches:
-
+            # `parts` and `config` are bound as defaults: the loop's variables change before `run` is called.
             def run(
                 advance: Callable[[], None], parts: Sequence[Part] = parts, config: Mapping[str, Value] = config
             ) -> None:
                 client_error = runner.run(config, on_poll=advance)
+                # The last lines of the record are written after the last poll.
                 advance()
                 for part in parts:
                     check_clients(part, client_error, watch)
@@ -286,12 +294,14 @@ def _batches(
     first, runs = configs[0], out / DEALT / "runs.json"
     common = {}
     for key, value in first.items():
+        # Of the keys that all seeds share the value stands in the run config, others in a file: Flower's config is
+        # flat.
         if all(config.get(key) == value for config in configs):
             common[key] = value
     # A seed that starts anew has nothing to go on with, and another may have.
-    own = sorted({*chain.from_iterable(configs)} - common.keys())
+    varying = sorted({*chain.from_iterable(configs)} - common.keys())
     of_each = []
     for config in configs:
-        of_each.append({key: config.get(key, "") for key in own})
+        of_each.append({key: config.get(key, "") for key in varying})
     write_runs(runs, of_each)
     return [([*parts], {**common, "runs": str(runs)})]

@@ -32,6 +32,7 @@ def _listens(process: subprocess.Popen[bytes], port: int) -> bool:
     deadline = time.monotonic() + SUPERLINK_START_SECONDS
     while process.poll() is None and time.monotonic() < deadline:
         try:
+            # The process itself must listen: an answer on the port may come from a stranger.
             connections = psutil.Process(process.pid).net_connections(kind="tcp")
         except psutil.Error:
             return False
@@ -91,6 +92,7 @@ class Simulator(Runtime):
         """
         if self._superlink is not None and self._superlink.poll() is None:
             return
+        # The port may be taken between finding it and listening: then another one is tried.
         for _ in range(SUPERLINK_START_ATTEMPTS):
             port = free_port()
             self._connect(f"127.0.0.1:{port}", insecure=True)

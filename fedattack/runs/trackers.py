@@ -79,6 +79,7 @@ def check_trackers(mlflow: str | None, folder: Path | None) -> None:
     if folder is None:
         return
     check_extra("--tensorboard", "tensorboard")
+    # TensorBoard shows all events of a folder as one run.
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ConfigError(f"--tensorboard {folder}: it exists already; choose a folder that is new or empty")
 
@@ -113,6 +114,7 @@ def _list_points(finding: Finding) -> list[Point]:
     for key in _NUMBERS:
         name = finding.name if key == "value" else f"{finding.name}.{key}"
         value = getattr(finding, key)
+        # Curves are drawn over rounds; a single number stands at round 0.
         if value is not None:
             points.append((name, value, 0))
         if by_round.get(key) is not None:
@@ -135,12 +137,14 @@ def write_mlflow(report: TrackedReport, where: str) -> str:
     """
     # MLflow would tell its makers of its use.
     os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
+    # Its default of many retries would take minutes where a server is not up.
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
     import mlflow
     from mlflow.exceptions import MlflowException
 
     logging.getLogger("mlflow").setLevel(logging.WARNING)
     uri, artifacts = where, None
+    # A folder: MLflow's own database goes into it, and files beside.
     if "://" not in where:
         folder = Path(where).resolve()
         make_private(folder)
@@ -153,7 +157,9 @@ def write_mlflow(report: TrackedReport, where: str) -> str:
         run = client.create_run(number, run_name=report.folder.resolve().name, tags=_name_tags(report)).info.run_id
         try:
             _fill_run(client, run, report)
+        # A run that is half written must not look like a finished one.
         except BaseException:
+            # The first fault is the one to tell, whatever closing says.
             with suppress(MlflowException):
                 client.set_terminated(run, "FAILED")
             raise
@@ -166,9 +172,11 @@ def write_mlflow(report: TrackedReport, where: str) -> str:
 def _fill_run(client: Any, run: str, report: TrackedReport) -> None:
     from mlflow.entities import Metric, Param
 
+    # Milliseconds since 1970.
     now = int(1000 * time.time())
     metrics = [Metric(name, value, now, step) for name, value, step in report.points]
     params = [Param(key, value) for key, value in report.settings.items()]
+    # Both lists in steps of one size; slices beyond the end are empty.
     for start in range(0, max(len(metrics), len(params)), _AT_ONCE):
         end = start + _AT_ONCE
         client.log_batch(run, metrics=metrics[start:end], params=params[start:end])

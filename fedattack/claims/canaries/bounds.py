@@ -47,6 +47,7 @@ class KnownNull:
 
     def is_enough_for(self, count: int) -> bool:
         """Whether so many scores can be held against it: any number, since it is known."""
+        # Whatever the degrees of freedom, they are known.
         return True
 
     def find_shift(self, scores: Scores) -> float | None:
@@ -61,9 +62,11 @@ class KnownNull:
         if n < _FEW or self.freedom < _FREEDOM or not np.ptp(scores):
             return None
         variance = float(scores.var(ddof=1))
+        # Too small a variance, or another shape, is no Gaussian, and bounds nothing.
         if (n - 1) * variance < stats.chi2.ppf(SHAPE_ERROR, n - 1) or not is_normal(scores):
             return None
         error = self.shape_error
+        # A variance of 1 is what the null has; a larger one is estimated, and needs Student's t.
         quantile = float(stats.norm.isf(error)) if variance <= 1 else float(stats.t.isf(error, n - 1))
         return max(0.0, float(scores.mean()) - quantile * math.sqrt(max(variance, 1.0) / n))
 
@@ -102,8 +105,8 @@ class SampledNull:
         """Bound the logarithm of how often those out are above a threshold; None if they are no Gaussian."""
         from scipy import stats
 
-        place = place_at_least(threshold, self.outside, self.rank_error / len(_RANKS))
-        return None if place is None else float(stats.norm.logsf(place))
+        least = place_at_least(threshold, self.outside, self.rank_error / len(_RANKS))
+        return None if least is None else float(stats.norm.logsf(least))
 
     def estimate_shift(self, scores: Scores) -> float:
         """Estimate by how many standard deviations canaries are above those out; 0 if these are too few to say."""
@@ -187,7 +190,9 @@ def _list_thresholds(scores: Scores, error: float) -> Iterator[tuple[float, floa
     n = len(scores)
     ordered = np.sort(scores)
     for share in _RANKS:
+        # The k-th largest score, at least the first.
         rank = max(1, math.ceil(share * n))
+        # Clopper-Pearson: above the rank-th of n scores lies at least so much of their distribution.
         yield float(ordered[rank - 1]), float(stats.beta.ppf(error / len(_RANKS), n - rank + 1, rank))
 
 
@@ -209,12 +214,14 @@ def p_value(coins: int, guesses: int, right: int, epsilon: float, delta: float) 
     """
     from scipy import special, stats
 
+    # Theorem 5.2 of Steinke et al. (2023): a guess of an (ε, 0)-DP mechanism is right with e^ε/(1 + e^ε) at most.
     rate = float(special.expit(epsilon))
     usual = float(stats.binom.sf(right - 1, guesses, rate))
     lower = np.arange(1, right + 1)
     # How likely right − i to right − 1 are, in all, for each i.
     near = np.cumsum(stats.binom.pmf(right - lower, guesses, rate))
     most = float((near / lower).max()) if right else 0.0
+    # δ adds at most 2 m δ times the largest mean of the probabilities near the count, with m coins.
     return min(1.0, usual + 2 * coins * delta * most)
 
 
@@ -228,6 +235,7 @@ def bound_by_guesses(coins: int, guesses: int, right: int, delta: float, error: 
     if not guesses or excess(0.0) >= 0:
         return 0.0
     high = 1.0
+    # excess grows with ε: doubling finds an upper end for the root.
     while excess(high) < 0:
         high *= 2
     return float(optimize.brentq(excess, 0.0, high, xtol=1e-9))
@@ -244,6 +252,7 @@ def count_right_guesses(scores: Scores, included: NDArray[np.bool_], share: floa
     half = max(1, round(share * len(scores) / 2))
     half = min(half, len(scores) // 2)
     order = np.argsort(scores, kind="stable")
+    # Guessed in: the highest scores; guessed out: the lowest.
     right = int(included[order[-half:]].sum()) + int((~included[order[:half]]).sum())
     return 2 * half, right
 
@@ -264,5 +273,6 @@ def bound_by_extremes(scores: Scores, included: NDArray[np.bool_], delta: float)
     for share in _GUESSED:
         guesses, right = count_right_guesses(scores, included, share)
         bound = max(bound, bound_by_guesses(len(scores), guesses, right, delta, error))
+        # What all guesses being right would show: more is not to be had from so many coins.
         ceiling = max(ceiling, bound_by_guesses(len(scores), guesses, guesses, delta, error))
     return bound, ceiling

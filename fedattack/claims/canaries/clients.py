@@ -29,6 +29,7 @@ def score_clients(record: Record, canaries: Canaries) -> CanaryScores:
             f"{count} canaries beside a model of {movement.entries:,} numbers: they would not be far from one another; "
             f"take {movement.entries // SPARSE} at most"
         )
+    # As many directions again that nobody sent: they show chance.
     products = movement.products(canaries.seed, range(2 * count))
     inside = products.of_first(count)
     return CanaryScores(
@@ -55,13 +56,14 @@ class ReleasedMovement:
         self.movement = np.zeros(0)
         shapes: dict[str, tuple[int, ...]] = {}
         for round_ in record:
+            # A round without participants leaves the model as it was.
             models = models_of(round_)
             if models is None or not round_.participants:
                 continue
             before, after = models
-            own = shapes_of(before)
-            shapes = shapes or own
-            if own != shapes:
+            current = shapes_of(before)
+            shapes = shapes or current
+            if current != shapes:
                 raise RecordError(f"{round_.where}: the model has not the arrays of the rounds before")
             self._add(before, after, round_.where)
             self._replies.append(len(round_.participants))
@@ -94,6 +96,7 @@ class ReleasedMovement:
             )
         self._lengths.append(length)
         if length:
+            # Length 1 for each round, so that no single large round decides.
             self.movement += movement / length
 
     @property

@@ -42,6 +42,7 @@ def blocks(seed: int, canaries: Sequence[int], sizes: Sequence[int]) -> Iterator
     """
     length = max(_ENTRIES, _DRAWN // max(1, len(canaries)))
     for position, size in enumerate(sizes):
+        # A stream for each canary and array: blocks go on where the last one ended.
         streams = [np.random.default_rng((seed, _STREAM, canary, position)) for canary in canaries]
         for start in range(0, size, length):
             count = min(length, size - start)
@@ -89,6 +90,7 @@ def move_arrays(arrays: Mapping[str, NDArray], seed: int, canary: int, length: f
     square = 0.0
     for _, _, drawn in blocks(seed, [canary], sizes):
         square += float(np.square(drawn, dtype=np.float64).sum())
+    # Normal entries, scaled to the length, are uniform on the sphere.
     scale = length / math.sqrt(square) if square else 0.0
     result = {name: np.array(array) for name, array in arrays.items()}
     flat = [array.reshape(-1) for array in result.values()]
@@ -113,6 +115,7 @@ class Products:
         self.entries += wide.shape[1]
         # One that is not finite is left out in the end.
         with np.errstate(over="ignore", invalid="ignore"):
+            # Gram matrix and inner products add up block by block, so that no direction is whole in memory.
             self._gram += wide @ wide.T
             self._along += wide @ along
         self._square += float(np.square(along).sum())
@@ -132,10 +135,12 @@ class Products:
         scores = np.zeros(len(self._gram))
         lengths = np.sqrt(np.diag(self._gram))
         kept = _choose_independent(self._gram, lengths)
+        # Scaled to correlations first: directions may differ in length by orders of magnitude.
         inverse = np.linalg.inv(self._gram[np.ix_(kept, kept)] / np.outer(lengths[kept], lengths[kept]))
         along = self._along[kept] / lengths[kept]
         coefficients = inverse @ along
         rest = max(float(self._square - along @ coefficients), 0.0)
+        # Ordinary least squares: residual variance times the diagonal of the inverse.
         error = np.sqrt(rest / (self.entries - len(kept)) * np.diag(inverse))
         with np.errstate(divide="ignore", invalid="ignore"):
             found = coefficients / error
@@ -168,4 +173,5 @@ def _choose_independent(gram: NDArray[np.float64], lengths: NDArray[np.float64])
     usable = np.flatnonzero(np.isfinite(lengths) & (lengths > 0))
     scaled = gram[np.ix_(usable, usable)] / np.outer(lengths[usable], lengths[usable])
     _, order, rank, _ = lapack.dpstrf(scaled, tol=_DEPENDENT)
+    # LAPACK counts from 1.
     return np.sort(usable[order[:rank] - 1])

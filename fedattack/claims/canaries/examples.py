@@ -96,10 +96,12 @@ def _read_replies(
     for reply in replies:
         client = nodes.get(reply.node, "")
         rows = np.flatnonzero(examples.client == client)
+        # A client may have taken part without canaries.
         if not len(rows) or reply.received is None:
             continue
         update = reply.update()
         if _is_finite(update):
+            # Other clients' updates share what all have in common, which is taken out.
             beside = [other for node, other in others if node != reply.node]
             yield CanaryUpdate(rows, reply.received, update, beside)
         else:

@@ -100,11 +100,13 @@ class CanaryExamples:
     def drawn(cls, x: NDArray, y: NDArray, *, clients: int, seed: int) -> Self:
         """Deal examples to clients in turn, and throw a fair coin for each."""
         rng = np.random.default_rng(seed)
+        # In turn, so that each client has as many as the others.
         client = (np.arange(len(y)) % clients).astype(np.str_)
         return cls(x, y, rng.random(len(y)) < 0.5, client)
 
     def added_to(self, x: NDArray, y: NDArray, client: str | int) -> tuple[NDArray, NDArray]:
         """Return a client's examples, followed by the canaries that the coins gave it."""
+        # client is a text, as names in files are.
         mine = self.included & (self.client == str(client))
         more_x, more_y = self.x[mine].astype(x.dtype), self.y[mine].astype(y.dtype)
         return np.concatenate([x, more_x]), np.concatenate([y, more_y])

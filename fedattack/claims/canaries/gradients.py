@@ -104,6 +104,7 @@ class Gradients:
         scores = np.zeros(len(update.rows))
         for start in range(0, len(scores), together):
             part = slice(start, start + together)
+            # At a tenth of the model's entries at most, with others and public examples beside.
             scores[part] = self._score_group(update, update.rows[part], most)
         return scores
 
@@ -124,6 +125,7 @@ class Gradients:
                 last = min(first + step, end)
                 beside = [other[None, first:last] for other in others]
                 directions = np.concatenate([gradients[:, first - start : last - start], *beside])
+                # −moved: a step of SGD moves against the gradient.
                 products.add(directions, -moved[first:last])
         return products.scores()[: len(rows)]
 

@@ -160,6 +160,7 @@ def _bound_message(scores: CanaryScores, claim: Claim) -> float | None:
     if scores.coins is not None or claim.draws:
         return None
     shift = scores.null.find_shift(scores.inside)
+    # Equal shifts in R rounds add up to √R times one.
     return None if shift is None else epsilon_of(shift / math.sqrt(scores.rounds), claim.delta)
 
 

@@ -70,6 +70,7 @@ class CanaryMod:
         # The app may take arrays out of the message.
         received = _arrays_of(message)
         reply = call_next(message, ours)
+        # The app saw a context of its own: what it left in the state is kept for the next round.
         context.state = ours.state
         kind = message.metadata.message_type.partition(".")[0]
         if canary is None or kind != _TRAIN or reply.has_error():
@@ -95,6 +96,7 @@ class CanaryMod:
         canary = None
         config[_PARTITIONS] = clients
         config[_PARTITION] = partition
+        # The last partitions are canaries; each borrows the data of a client, so that the app finds some.
         if partition >= clients:
             canary = partition - clients
             config[_PARTITION] = canary % clients
@@ -129,4 +131,5 @@ def _replace(reply: Message, received: dict[str, NDArray], sent: dict[str, NDArr
         )
     ((key, record),) = records.items()
     names = [name for name in record if name != _EMPTY]
+    # Flower keeps arrays in order; the reply's own names stay.
     reply.content[key] = ArrayRecord(dict(zip(names, map(Array, sent.values()), strict=True)))

@@ -56,6 +56,7 @@ def recorded_epsilon(claim: Claim, multipliers: Sequence[Sequence[float]]) -> tu
         Of each client, message by message: the most noise, as a share of how far a unit moves it.
     """
     message = bound_by_multiplier(claim, min(map(min, multipliers)), 1).low
+    # With several steps in a message, and with neighbours 2C apart, shifts grow by their root and by 2.
     if claim.mechanism != "laplace" and not claim.draws:
         # Shifts of Gaussians add up in squares.
         apart = math.sqrt(claim.uses)
@@ -66,6 +67,7 @@ def recorded_epsilon(claim: Claim, multipliers: Sequence[Sequence[float]]) -> tu
     # More messages tell more, and so does less noise in the one that has most.
     worst: dict[int, float] = {}
     for each in multipliers:
+        # The most noise of a message of the client: the bound must hold for all of its messages.
         worst[len(each)] = min(worst.get(len(each), math.inf), max(each))
     run = max(bound_by_multiplier(claim, multiplier, count).low for count, multiplier in worst.items())
     return message, max(message, run)
@@ -74,6 +76,7 @@ def recorded_epsilon(claim: Claim, multipliers: Sequence[Sequence[float]]) -> tu
 def _add_shifts(multipliers: Sequence[float]) -> float:
     if not min(multipliers):
         return math.inf
+    # Shifts of independent Gaussians add up by their squares.
     return math.hypot(*[1 / multiplier for multiplier in multipliers])
 
 
@@ -88,6 +91,7 @@ def _judge_epsilon(claim: Claim, testimony: Testimony) -> ClaimFinding:
     value = choose_scope(claim, message, run)
     count = max(map(len, exposed))
     more: int | None = None
+    # More rounds than the claim speaks of: both numbers are told.
     if claim.epsilon_of == "run" and count > claim.rounds:
         more = count
         _, first = recorded_epsilon(claim, [multipliers[: claim.rounds] for multipliers in exposed])
@@ -236,6 +240,7 @@ def recorded_dict(testimony: Testimony, records: Mapping[str, Record]) -> dict[s
 
 
 def _describe_client(party: Party) -> dict[str, Any]:
+    # The array with the least room for noise.
     noise, where = min(party.bounds, default=(None, None))
     return {
         "run": party.run,

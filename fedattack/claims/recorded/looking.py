@@ -73,6 +73,7 @@ def look(
     """
     sent = sent.reshape(-1)
     received = None if received is None else received.reshape(-1)
+    # The coarsest type on the way decides how much rounding may have taken.
     coarse = float(np.finfo(sent.dtype).eps)
     if received is not None:
         coarse = max(coarse, float(np.finfo(received.dtype).eps))
@@ -84,14 +85,17 @@ def look(
         with np.errstate(invalid="ignore", over="ignore"):
             update, rounded = _read_entries(sent[block], None if received is None else received[block], coarse, slack)
             largest = np.abs(update) + rounded
+            # A power of 2 for Gaussian noise, 1 for Laplace: sums whose least value is known.
             total += float(largest @ largest) if draws.power == 2 else float(largest.sum())
             square += float(update @ update)
             lost += float(rounded @ rounded)
         # Of the whole array, every entry whose index is a multiple of the stride.
         pieces.append(largest[-start % stride :: stride])
+    # Infinities and NaN in a sent array would make any bound wrong.
     finite = math.isfinite(square) and math.isfinite(total)
     bound = math.inf
     if finite:
+        # If the noise had scale b, the sum would hardly be below b^power times the least sum.
         by_length = (total / draws.least_sum(sent.size, error)) ** (1 / draws.power)
         bound = min(by_length, _bound_by_ranks(np.concatenate(pieces), draws, error))
     return ArrayLook(sent.size, square, lost, finite, bound)
@@ -116,6 +120,7 @@ def _bound_by_ranks(entries: NDArray[np.float64], draws: Draws, error: float) ->
     for share in SHARES:
         rank = rank_of(share, entries.size)
         if rank >= _LEAST_RANK:
+            # Sorted only as far as this rank needs; later ranks go on from there.
             entries.partition(rank - 1)
             bounds.append(float(entries[rank - 1]) / draws.least_at(rank, entries.size, error))
     return min(bounds)

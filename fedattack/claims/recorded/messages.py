@@ -60,6 +60,7 @@ def messages_of(record: Record, round_: Round) -> list[Message]:
 
 
 def _read_received(round_: Round, received: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+    # A gradient starts from nothing.
     return {} if round_.protocol == "fedsgd" else received
 
 
@@ -101,6 +102,7 @@ def shares_of(round_: Round) -> NDArray[np.float64]:
     """Return (replies,) shares in a round's mean; equal ones, at which noise is least, if they are not known."""
     counts = _list_counts(round_)
     if None in counts:
+        # By Cauchy-Schwarz equal shares leave the least noise in a mean, which is on the safe side.
         return np.full(len(counts), 1 / len(counts))
     values = np.array(counts, dtype=np.float64)
     return np.asarray(values / values.sum())
@@ -133,4 +135,5 @@ def rounding_of(record: Record, round_: Round) -> float:
         return 0.0
     counts = [count or 0.0 for count in _list_counts(round_)]
     step = 2 * aggregation["clipping"] / aggregation["steps"]
+    # Each reply may be off by a step; divided by the sum of weights, as the mean is.
     return float(len(counts) * step * aggregation["max_weight"] / max(sum(counts), 1e-300))

@@ -85,6 +85,7 @@ def _expect_last_step(claim: Claim, rate: float | None) -> Expected:
     if rate is None or claim.batch_size is None:
         lacks = "a dp-sgd claim is held against updates by learning-rate and batch-size, which it lacks"
         return Expected(draws, None, None, lacks=lacks)
+    # A step moves the update by lr / batch times the noisy sum of gradients.
     step = rate / claim.batch_size
     scale = usable_amount((claim.deviation or 0) * step)
     reach = usable_amount((claim.clip or 0) * step)
@@ -136,6 +137,7 @@ class Party:
         """Note the most noise in a message, as a share of how far a unit moves it; nothing if that is not told."""
         if reach is None:
             return
+        # Beyond these the accounting would not be computable; no noise at all counts as 0.
         share = min(scale / reach, LARGE)
         self.multipliers.append(share if share >= SMALL else 0.0)
 
@@ -195,6 +197,7 @@ class Testimony:
 
     def share_errors(self, messages: int, arrays: int) -> None:
         """Share the rates of all tests among so many messages of so many arrays (Bonferroni)."""
+        # Each array of each message is tested TESTS times.
         self.noise_error = ERRORS["noise"] / (messages * arrays * TESTS)
         self.norm_error = ERRORS["norms"] / messages
 

@@ -44,6 +44,7 @@ def look_at_records(records: Mapping[str, Record], testimony: Testimony) -> None
         return
     if sums:
         testimony.note("the record shows sums alone: no client can be named, and no single update can be looked at")
+    # Before any test: each is held to its share of the error.
     testimony.share_errors(messages, max(1, *(len(float_parameters(record)) for record in records.values())))
     for run, record, round_ in rounds:
         _look_at_round(run, record, round_, testimony)
@@ -107,6 +108,7 @@ def _look_at_array(
             looks.append((message, seen))
         else:
             testimony.party(run, message.node).skip(round_, f"{name} has numbers that are not finite")
+    # An array that nobody moved, such as one that is frozen, tells nothing of noise.
     if any(seen.moved for _, seen in looks):
         testimony.arrays.add(name)
         return looks
@@ -132,6 +134,7 @@ def _judge_mean(party: Party, round_: Round, mean: UpdateLook, testimony: Testim
     expected = expect_mean(testimony.expected, shares)
     for node, share in zip(round_.participants, shares.tolist(), strict=True):
         reach = None if expected.reach is None else usable_amount(expected.reach * share)
+        # A client moves the mean by its share of its reach.
         testimony.party(party.run, node).add_multiplier(mean.bound, reach)
     testimony.judge_noise(party, round_, mean, expected)
 
@@ -157,6 +160,7 @@ def _judge_norm(party: Party, round_: Round, update: UpdateLook, testimony: Test
     if norm <= most:
         return
     text = f"an update of norm {norm:.4g}, where clipping to {expected.clip:g} and the claimed noise allow {most:.4g}"
+    # If larger noise than claimed explains the length, clipping need not be missing.
     if update.bound > expected.scale and norm <= _find_longest(expected, update.bound, update.size, error):
         party.skip(round_, f"{text}: more noise than claimed would explain it")
         return

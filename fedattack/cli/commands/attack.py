@@ -108,6 +108,7 @@ def attack(
     )
     declared.check_words()
     opened = RunFolder(folder)
+    # Here links and damage are refused, before torch is imported.
     _ = opened.parts
     (chosen,) = choose_attacks_on([name], given, device)
     trusted = trust_knowledge(opened, trust)

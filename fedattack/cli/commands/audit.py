@@ -109,9 +109,10 @@ def audit(
         hold_out=hold_out,
         server=server,
     )
-    own = app_of_words(what, choices)
-    if own is not None:
-        audit_app(own, choices, out, device, Gates(conditions, junit), as_json)
+    # An app's folder, or a command; a preset otherwise.
+    app = app_of_words(what, choices)
+    if app is not None:
+        audit_app(app, choices, out, device, Gates(conditions, junit), as_json)
         return
     choices.check_preset()
     study = load_preset(what[0])

@@ -48,6 +48,7 @@ def check(
         opened = RunFolder(folder)
         paths, lost = [part.record for part in opened.parts_there], opened.lost
         strangers = _list_strangers(opened)
+        # What --trust would follow is listed, so that it can be looked at first.
         asks = [request.describe() for request in (*asked_of_knowledge(opened), *asked_of_study(opened))]
     checks = {}
     for path in paths:
@@ -63,6 +64,7 @@ def check(
         _print_checks(checks, asks)
     else:
         _show_checks(checks, asks)
+    # Exit code 2 also for a record that is only unfinished.
     if not all(record_check.whole for record_check in checks.values()):
         raise typer.Exit(BAD_INPUT)
 
@@ -97,6 +99,7 @@ def _refusals(path: Path) -> list[str]:
     told: dict[str, list[str]] = {}
     for name, attack in declarations().items():
         if record.view in attack.needs.views and record.protocol in attack.needs.protocols:
+            # The lack in a word or two: attacks that lack the same stand in one line.
             told.setdefault(attack.needs.lack(record).partition(";")[0], []).append(name)
     able = told.pop("", [])
     lines = [f"attacks that need {lack}, and refuse it: {', '.join(names)}" for lack, names in told.items()]

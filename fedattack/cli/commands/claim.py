@@ -60,6 +60,7 @@ def claim(
     from fedattack.claims.claim import read_claim
 
     run = _find_run(folder)
+    # A run folder gets the page beside its own report.
     out = out or run
     if pdf and out is None:
         raise ConfigError("fedattack claim: --pdf prints the page that --out FOLDER writes; give --out, too")
@@ -95,6 +96,7 @@ def claim(
         canaries=told_apart,
     )
     with gate_findings(conditions, [*answer.findings, answer.whole]):
+        # allow_nan=False: answers write infinity as a text; NaN would be a fault.
         if as_json:
             print(json.dumps(answer.to_dict(), indent=2, allow_nan=False))
         else:
@@ -119,6 +121,7 @@ def _sends_models(folder: "RunFolder") -> bool:
     for part in folder.parts:
         if (part.knowledge / KNOWLEDGE).exists():
             sends = read_knowledge(part.knowledge).sends
+            # Factors are noted where replies are differences.
             if sends is not None and sends.factors is not None:
                 return False
     return True

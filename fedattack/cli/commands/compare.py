@@ -38,6 +38,7 @@ def compare(
     """
     if len(folders) < 2:
         raise ConfigError(f"there is nothing to compare in {len(folders)} run folder; expected two or more")
+    # The gate compares two audits: other conditions need one.
     if fail_if not in (None, "worse"):
         raise ConfigError(f"--fail-if {fail_if!r}: expected worse; other gates belong to `fedattack report`")
     if fail_if and len(folders) > 2:
@@ -52,6 +53,7 @@ def compare(
 
     changes = None
     if fail_if:
+        # The first folder is the baseline.
         changes = find_changes(*(read_compared(folder).findings for folder in folders))
     page = compare_runs(folders, out, by, changes)
     if as_json:
@@ -71,6 +73,7 @@ def compare(
 
 
 def _gate_changes(changes: Sequence["Change"], as_json: bool) -> None:
+    # Seeds of one run each say nothing of how runs differ.
     if any(1 in (len(change.before.seeds), len(change.after.seeds)) for change in changes):
         say("note", "an audit has one seed: this speaks of these two runs alone; more seeds tell how much runs differ")
     worse = [change for change in changes if change.is_worse]

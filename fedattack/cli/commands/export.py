@@ -35,6 +35,7 @@ def export(
     from fedattack.runs import trackers
 
     trackers.check_trackers(mlflow, tensorboard)
+    # Read once, for both trackers.
     report = trackers.read_report(folder)
     written = {}
     if mlflow:

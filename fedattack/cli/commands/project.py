@@ -26,6 +26,7 @@ def project(
     from fedattack.record import Record, project_record, records_in
 
     rounds = 0
+    # Records of a run folder keep their names below the new one.
     for name, path in records_in(record).items():
         rounds += len(project_record(Record(path, thinned=True), out / name))
     tell({"record": str(out), "rounds": rounds}, f"{rounds} rounds in [bold]{escape(str(out))}[/bold].", as_json)

@@ -44,11 +44,13 @@ def report(
     conditions = read_conditions(fail_if)
     check_device(device)
     opened = RunFolder(folder)
+    # An isolating server's findings may be there; only the record says so.
     check_conditions(conditions, scored_attacks(opened.parts), isolating=True)
     trusted = trust_knowledge(opened, trust)
     if filed:
         from fedattack.report.html import add_words
 
+        # Words are written before the page that shows them.
         add_words(folder, by or "", read_words(filed, by), why)
     report_run(opened, device, Gates(conditions, junit), as_json, trusted, pdf=pdf)
 

@@ -64,6 +64,7 @@ def resume(
     conditions = read_conditions(fail_if)
     check_device(device)
     study = stopped_study(folder)
+    # The study names it: a preset may have changed since, and its options are taken as they are now.
     preset = load_preset(study["preset"])
     given = read_options(options, memory, preset.attacks)
     wanted = {**preset.options, **study.get("options", {}), **given}
@@ -71,6 +72,7 @@ def resume(
     judged = {*preset.attacks, *_list_scored(folder)}
     check_conditions(conditions, sorted(judged), isolating=study["settings"]["server"] == "isolating")
     names: Sequence[str] = preset.attacks
+    # New options make all attacks anew.
     if is_trained(folder, study) and not given:
         from fedattack.record import Record
         from fedattack.runs.pipeline import list_unscored
@@ -84,6 +86,7 @@ def resume(
                 return
     check_cluster(names)
     chosen = choose_attacks_on(names, options_among(wanted, names), device)
+    # Code that the settings name is asked for again: the folder may have been handed over.
     asked = asked_of_study(RunFolder(folder))
     trusted: set[str] = set()
     if trust:
@@ -111,10 +114,12 @@ def _read_report(folder: Path) -> "list[Finding] | None":
     """Return the findings of a whole report; None if it lacks something or is damaged, or scores are newer."""
     from fedattack.report.validate import read_findings, read_run
 
+    # Empty files are what a full disk leaves.
     files = [folder / name for name in _REPORT]
     if not all(file.exists() and file.stat().st_size for file in files):
         return None
     written = min(file.stat().st_mtime for file in files)
+    # An attack was made after the report.
     if any(scores.stat().st_mtime > written for scores in folder.glob("scores/**/*.npz")):
         return None
     try:

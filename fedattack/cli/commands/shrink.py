@@ -35,6 +35,7 @@ def shrink(
     before = after = rounds = 0
     for name, path in records_in(record).items():
         whole = Record(path, thinned=True)
+        # The record's own seed chooses the clients, so that shrinking twice keeps the same.
         made = shrink_record(whole, out / name, replace(keep, seed=whole.seed or 0), key=os.environ.get(SIGNING_KEY))
         rounds += len(made)
         before += sum(line.file.size for line in whole.lines)

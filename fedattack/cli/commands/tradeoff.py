@@ -78,5 +78,6 @@ def tradeoff(
         for line in results["summary"]:
             out_console.print(f"- {escape(line)}", soft_wrap=True)
     failed = {cell["defence"] for cell in results["cells"] if cell["state"] != "done"}
+    # Without words defences that do not fit the preset are no failure.
     if failed and (defences or "none" in failed):
         raise typer.Exit(BAD_INPUT)

@@ -86,9 +86,11 @@ def what_if(
     out = request.folder
     if out.exists():
         raise ConfigError(f"{out} is there already; give this comparison a folder of its own")
+    # Resolved: a link may lead into the run.
     if out.resolve().is_relative_to(folder.resolve()):
         raise ConfigError(f"{out} lies in {folder}, which stays as it is; give this comparison a folder of its own")
     parts, attacks = check_run(folder, cells)
+    # Attacks on sums that ask the same are possible after --secagg.
     possible = [*attacks, *(list_siblings(attacks) if secagg else [])]
     given = read_options(options, request.memory, possible)
     check_attacks(possible, given)
@@ -117,6 +119,7 @@ def what_if(
         command=command_line(),
     )
     results = what_if(design)
+    # The first cell is the run as it was.
     found = list(design.found.values())
     if as_json:
         print(json.dumps(results, indent=2, allow_nan=False))
@@ -148,6 +151,7 @@ def _check_crossed(conditions: "Sequence[Condition]", cells: "Sequence[AlteredCe
     ConfigError
         If a condition holds for none, and of one copy or of all it cannot be said.
     """
+    # What cannot be said ends the command only where nothing is crossed.
     crossed, unsaid = False, []
     for condition in conditions:
         measured = [cell for cell in cells if cell.measures(condition.name)]

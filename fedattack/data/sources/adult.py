@@ -69,6 +69,7 @@ def _uci_frame(file: Path) -> pd.DataFrame:
         frame = pd.read_csv(file, header=None, dtype=str, keep_default_na=False, skipinitialspace=True, comment="|")
     except (OSError, ValueError) as error:
         raise DataError(f"{file}: cannot be read as CSV ({one_line(error)}); fetch it again from UCI") from None
+    # UCI writes a missing value as "?", so that an empty cell is a broken line.
     if frame.shape[1] != len(UCI_COLUMNS) or frame.eq("").to_numpy().any():
         raise DataError(f"{file}: expected {len(UCI_COLUMNS)} columns in each line; fetch it again from UCI")
     frame.columns = [*UCI_COLUMNS]

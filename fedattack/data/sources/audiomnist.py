@@ -61,6 +61,7 @@ def audiomnist(seed: int, root: Path) -> Pool:
     recordings = _find_recordings(folder, speakers)
     names = [recording.speaker for recording in recordings]
     genders, natives = np.array([speakers[name] for name in names], dtype=np.int64).T
+    # Index 2 · native + male.
     identities = ("female, not native", "male, not native", "female, native", "male, native")
     spectrograms = np.stack([spectrogram(recording.file) for recording in recordings])
     return Pool(
@@ -68,6 +69,7 @@ def audiomnist(seed: int, root: Path) -> Pool:
         np.array([recording.digit for recording in recordings], dtype=np.int64),
         classes=10,
         images=True,
+        # Recordings of one speaker go to one client, where the partition asks for it.
         groups={"speaker": np.unique(names, return_inverse=True)[1]},
         private={
             "gender": (("female", "male"), genders),
@@ -140,12 +142,15 @@ def spectrogram(file: Path) -> NDArray[np.float32]:
             f"{file}: expected samples of 16 bit in one channel, got {samples.dtype} of shape {samples.shape}; fetch "
             "the dataset again"
         )
+    # Reduced, so that the resampling filter stays short.
     common = math.gcd(rate, RATE)
+    # 16-bit samples, scaled to −1 … 1.
     sound = signal.resample_poly(samples / 2.0**15, RATE // common, rate // common)[:_SAMPLES]
     sound = np.pad(sound, (0, _SAMPLES - len(sound)))
     _, _, power = signal.spectrogram(
         sound, RATE, window="hann", nperseg=_WINDOW, noverlap=_WINDOW - _STEP, scaling="spectrum"
     )
+    # Neighbouring frequencies in pairs: 128 become 64, without the highest bin.
     pairs = power[:-1].reshape(SIDE, 2, SIDE).sum(axis=1)
     return np.asarray(np.log10(pairs + _SILENCE), dtype=np.float32)
 

@@ -24,6 +24,7 @@ def digit_words(seed: int, root: Path) -> Pool:
     values = bunch.data.astype(np.int64)
     count, pixels = values.shape
     x = np.zeros((count, 17 * pixels), dtype=np.float32)
+    # One word for each pixel: 17 values each.
     x[np.arange(count)[:, None], 17 * np.arange(pixels) + values] = 1
     return Pool(x, bunch.target.astype(np.int64), classes=10)
 
@@ -33,7 +34,9 @@ def digit_texts(seed: int, root: Path) -> Pool:
     from sklearn.datasets import load_digits
 
     bunch = load_digits()
+    # Values 0 … 16 become four greys, 0 … 3.
     greys = (bunch.data.astype(np.int64) // 5).reshape(len(bunch.data), 16, 4)
+    # Four greys in the number system of base 4.
     words = greys @ np.array([64, 16, 4, 1])
     return Pool(words.astype(np.float32), bunch.target.astype(np.int64), classes=10)
 
@@ -56,6 +59,7 @@ def breast_cancer(seed: int, root: Path) -> Pool:
 
     frame = load_breast_cancer(as_frame=True).frame
     name = "symmetry error"
+    # Above or not above the median: two classes of about equal size.
     frame[name] = np.where(frame[name] > frame[name].median(), "high", "low")
     declared = Declaration(target="target", sensitive=name, domain={name: ("low", "high")})
     return encode(frame, declared, "breast-cancer")

@@ -31,6 +31,7 @@ class _Cifar:
         )
 
     def _parse(self, files: list[Path]) -> Images:
+        # fromfile reads raw bytes: nothing is unpickled.
         content = np.concatenate([np.fromfile(file, dtype=np.uint8) for file in files])
         rows = content.reshape(-1, self.label_bytes + 3 * 32 * 32)
         # CIFAR-100 has the coarse label first and then the fine one, which is the label of the task.

@@ -68,12 +68,14 @@ def colour_images(pool: Pool, seed: int) -> Pool:
             f"digits in colour: expected grey images as uint8 of shape (n, H, W); got examples of shape "
             f"{pool.x.shape[1:]}; give the MNIST images themselves"
         )
+    # A pair as a seed: independent of the splits, which are drawn from the seed alone.
     rng = np.random.default_rng((seed, _STREAM))
     colour = rng.integers(len(COLOURS), size=len(pool.x))
     thick = rng.integers(len(THICKNESSES), size=len(pool.x))
     grey = np.asarray(pool.x, dtype=np.float32)
     # A square of 2 x 2 moves a stroke's edges by half a pixel each.
     pen = (1, 1, 2, 2)
+    # Brightness is the ink: dilation, a maximum, thickens strokes, and erosion, a minimum, thins them.
     written = np.where(
         thick[:, np.newaxis, np.newaxis, np.newaxis] == 1, grey_dilation(grey, size=pen), grey_erosion(grey, size=pen)
     )

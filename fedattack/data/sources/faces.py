@@ -69,8 +69,10 @@ def lfw(seed: int, root: Path) -> Pool:
     private: dict[str, Attribute] = {"gender": (("female", "male"), (scores["Male"] > 0).astype(np.int64))}
     for attribute, names in _LFW_CHOICES.items():
         columns = [scores[name] for name in names.values()]
+        # The largest score decides, as the scores are distances from a classifier's plane.
         private[attribute] = (tuple(names), np.argmax(columns, axis=0))
     return Pool(
+        # Box and size of scikit-learn's LFW at resize=0.5: its slices are rows 70 to 195, columns 78 to 172.
         _pictures(files, (250, 250), (78, 70, 172, 195), (47, 62)),
         (scores["Smiling"] > 0).astype(np.int64),
         classes=2,
@@ -172,6 +174,7 @@ def _pictures(files: Sequence[Path], whole: tuple[int, int], box: Box, size: tup
             raise DataError(
                 f"{file}: expected a picture of {whole} pixels, got {picture.size}; fetch the dataset again"
             )
+        # PIL has (height, width, channels), torch channels first.
         x[row] = np.asarray(picture.crop(box).resize(size)).transpose(2, 0, 1)
     return x
 

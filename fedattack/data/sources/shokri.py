@@ -31,6 +31,7 @@ class _Shokri:
                 f"{self.archive}; run `fedattack download {self.name}` or put it there"
             )
         try:
+            # dtype uint8: a wrong entry, such as a text, ends the reading.
             table = pd.read_csv(file, header=None, dtype=np.uint8).to_numpy()
         except (OSError, ValueError) as error:
             raise DataError(f"{file}: cannot be read as {self.name} ({one_line(error)}); fetch it again") from None
@@ -50,6 +51,7 @@ class _Shokri:
         archive = file.with_name(self.archive)
         url = f"https://raw.githubusercontent.com/privacytrustlab/datasets/master/{self.archive}"
         urllib.request.urlretrieve(url, archive)
+        # Under another name until it is whole: a killed download leaves no half file.
         partial = file.with_name(f"{self.member}.part")
         partial.write_bytes(self._extract(archive))
         partial.replace(file)

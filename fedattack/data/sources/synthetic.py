@@ -25,6 +25,7 @@ def synthetic(seed: int, root: Path) -> Pool:
     rng = np.random.default_rng(seed)
     weights = rng.normal(size=(FEATURES, CLASSES))
     bias = rng.normal(size=CLASSES)
+    # The covariance Σ_kk = k^(−1.2), as in FedProx.
     deviation = np.arange(1, FEATURES + 1) ** -0.6
     x = rng.normal(size=(RECORDS, FEATURES)) * deviation
     y = np.argmax(x @ weights + bias, axis=1)
@@ -51,6 +52,7 @@ def synthetic_regression(seed: int, root: Path) -> Pool:
         weights = common @ rng.normal(size=2)
         centre = rng.normal(rng.normal(), 1.0, size=REGRESSION_FEATURES)
         x = rng.normal(size=(REGRESSION_RECORDS, REGRESSION_FEATURES)) * deviation + centre
+        # A binary column, so that there is something to infer.
         x[:, 0] = x[:, 0] > 0
         y = x @ weights[:-1] + weights[-1] + rng.normal(0, 0.1, size=REGRESSION_RECORDS)
         frames.append(pd.DataFrame(x, columns=names).assign(y=y, user=user))

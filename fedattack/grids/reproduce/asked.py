@@ -36,6 +36,7 @@ def _select_cells(spec: Reproduction, only: Sequence[str]) -> list[Cell]:
         if column not in spec.columns:
             words = instead(column, spec.columns, listed=False)
             raise ConfigError(f"--only {text}: unknown column {column!r} of COLUMN=VALUE: {words}")
+        # As texts, so that 1, 1.0 and "1" name the same cell.
         choices = {write_value(choice): choice for choice in spec.choices(column)}
         with suppress(ValueError):
             # As the grid's are shown: 1.0 as 1.

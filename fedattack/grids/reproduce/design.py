@@ -85,6 +85,7 @@ class Reproducing(TrainedDesign):
             "training_records": count_training_records(run),
             "numbers": numbers,
         }
+        # Only a figure by rounds needs the whole series.
         if figure.kind == "rounds":
             entry["per_round"] = per_round(self.spec.numbers[figure.y], findings)
         return entry
@@ -126,6 +127,7 @@ def make_page(spec: Reproduction, results: Results, *, picture: str = "") -> Pag
     if done:
         passages.append(Passage("table", "", "numbers", _make_table(spec, done), texts=len(spec.columns)))
     passages.append(Passage("picture", spec.title, "", picture))
+    # Cells that lack for the same reason are told of together.
     lacking = group_by(list_done(results, done=False), lambda entry: entry["reason"])
     lines = [_describe_lacking(spec, reason, entries) for reason, entries in lacking.items()]
     passages.append(Passage("lines", "Not there", "lacking", lines))
@@ -175,6 +177,7 @@ def _write_number(number: Number, ours: Mapping[str, Any], with_paper: bool) -> 
     paper = NOTHING
     if ours["paper"]:
         paper = write_spread(number, ours["paper"]["mean"], ours["paper"]["sd"])
+    # z: no minus before a zero that was rounded.
     return [paper, text, write_scaled(number, ours["difference"], "+z.1f")]
 
 

@@ -32,6 +32,7 @@ def draw_results(spec: Reproduction, results: Results) -> str:
     canvas, grid = drawing.panels(90 + 190 * -(-len(by_panel) // columns), len(by_panel), columns)
     names: Iterable[str] = _list_unlined(spec)
     if figure.lines:
+        # Lines that carry a column's values share looks over all panels.
         names = group_by(drawn, lambda entry: _label(entry, [figure.lines]))
     looks = tell_apart(names)
     for axes, (title, entries) in zip(grid, by_panel.items(), strict=True):
@@ -41,6 +42,7 @@ def draw_results(spec: Reproduction, results: Results) -> str:
         chance = entries[0]["numbers"][y.name]["chance"]
         if chance is not None:
             axes.axhline(y.scale * chance, **drawing.CHANCE)
+    # One height for all panels, so that they can be compared.
     top = max(axes.get_ylim()[1] for axes in grid)
     for axes in grid:
         axes.set_ylim(0, top)
@@ -73,6 +75,7 @@ def _draw_points(axes: Axes, spec: Reproduction, entries: Sequence[Results], loo
     """Draw ours and the paper's side by side, cell by cell."""
     y, positions = spec.numbers[spec.figure.y], np.arange(len(entries))
     look = {"color": drawing.FIRST, "marker": "o", "linestyle": "none", "label": "ours"}
+    # Side by side, as ours and the paper's may be equal.
     _draw_ours(axes, positions - 0.12, y, entries, look)
     mean = _values(entries, y, "paper", "mean")
     if not np.isnan(mean).all():
@@ -136,6 +139,7 @@ def _draw_rounds(axes: Axes, spec: Reproduction, entries: Sequence[Results], loo
         series, look = entry["per_round"], looks[_label(entry, [spec.figure.lines])]
         low, high = y.scale * floats(series["low"]), y.scale * floats(series["high"])
         axes.fill_between(series["rounds"], low, high, color=look["color"], alpha=0.18, linewidth=0)
+        # About eight markers a line.
         axes.plot(series["rounds"], y.scale * floats(series["value"]), **look, markevery=max(len(low) // 8, 1))
     drawing.label_rounds(axes)
 

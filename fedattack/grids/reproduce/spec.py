@@ -111,6 +111,7 @@ class Reproduction:
             for group in table.pop("groups", ()):
                 cells += _make_cells(columns, table["numbers"], **group)
             for entry in table.pop("like", ()):
+                # Another reproduction's cells, such as of the same runs in another table.
                 for cell in cls.read(path.with_name(f"{entry['of']}.toml")).cells:
                     if cell.lies_in(entry.get("where", {})):
                         paper = select_keys(cell.paper, table["numbers"])
@@ -147,6 +148,7 @@ def _folder() -> Path:
 def _sort_cells(columns: Sequence[str], cells: Sequence[Cell]) -> list[Cell]:
     """Sort cells by the columns from left to right; values come in the order in which they are first named."""
     ordered = list(cells)
+    # From the last column to the first: a stable sort by each ends sorted by all.
     for column in reversed(columns):
         named = _list_values(cells, column)
         ordered.sort(key=lambda cell: named.index(cell.place[column]))
@@ -179,6 +181,7 @@ def _make_cells(
             if key not in texts:
                 raise ConfigError(f"{key!r} is none of the values {', '.join(texts)}")
     for value, text in zip(first, texts, strict=True):
+        # The first setting of a group runs over the rows of the paper's table.
         combinations = list(product([value], *rest))
         stated: list[dict[str, Stated]] = [{} for _ in combinations]
         for name, rows in paper.items():
@@ -188,6 +191,7 @@ def _make_cells(
             chosen = {**settings, **dict(zip(grid, combination, strict=True)), **extra.get(text, {})}
             options: dict[str, str] = {}
             for key in list(chosen):
+                # A key that begins with -- is an option of the attack, and no setting.
                 if key.startswith("--"):
                     options[key.removeprefix("--")] = write_value(chosen.pop(key))
             values = {**dict.fromkeys(columns, ABSENT), **chosen, **options, **place}
@@ -196,6 +200,7 @@ def _make_cells(
 
 def _add_stated(cells: Sequence[dict[str, Stated]], number: Number, row: str) -> None:
     """Add what the paper states of a number to its numbers of each cell."""
+    # Bars set columns apart for people.
     entries = row.replace("|", " ").split()
     if len(entries) != len(cells):
         raise ConfigError(f"the paper's numbers {row!r} are {len(entries)}; expected {len(cells)}")

@@ -63,6 +63,7 @@ def success_at(grid: NDArray[np.float64], curve: Curve) -> NDArray[np.float64]:
     # np.interp takes each loss once: cells of the same loss are summed, and divided by how many they are.
     losses, indices = np.unique(np.asarray(curve[0], dtype=float), return_inverse=True)
     means = np.bincount(indices, weights=np.asarray(curve[1], dtype=float)) / np.bincount(indices)
+    # Means of cells with the same loss.
     return np.asarray(np.interp(grid, losses, means, left=np.nan, right=np.nan))
 
 
@@ -95,6 +96,7 @@ def compare(curves: Mapping[str, Curve], most: float = np.inf) -> Comparison:
     lowest = met & (values <= least + _TIE)
     # Each column is a loss at which some defences meet.
     compared = np.flatnonzero(met.any(axis=0))
+    # Nobody meets anywhere: defences that reach losses of their own alone.
     if not len(compared):
         return Comparison(None, {})
     shares = {}
@@ -117,6 +119,7 @@ def measured_cells(results: Results, number: Results) -> list[Any]:
 def success_of(cell: Results, number: Results) -> float:
     """Return an attack's success in a cell, so that more is worse."""
     value: float = cell["attacks"][number["name"]]["value"]
+    # Turned round, so that more is always worse for the clients.
     return -value if number["less_is_worse"] else value
 
 

@@ -72,6 +72,7 @@ def measure_peak_memory(action: Callable[[], object]) -> int | None:
     if trim is not None:
         trim(0)
     try:
+        # "5" resets the peak of resident memory of this process (Linux, proc(5)).
         _CLEAR.write_text("5")
         before = _read_resident("VmRSS")
         action()
@@ -144,6 +145,7 @@ def measure_cost(settings: Mapping[str, Value], strengths: Mapping[str, float]) 
         If the measuring process crashed.
     """
     at = {REFERENCE: 0.9} | dict(strengths)
+    # In a process of its own: the app's modules are imported there.
     measured: dict[str, Any] = json.loads(run_module(_MODULE, {"settings": dict(settings), "strengths": at}))
     reference = measured["defences"][REFERENCE].get("seconds")
     training = measured["training"]["seconds"]
@@ -151,6 +153,7 @@ def measure_cost(settings: Mapping[str, Value], strengths: Mapping[str, float]) 
         entry["strength"] = at[name]
         if reference and "seconds" in entry:
             entry["ratio"] = entry["seconds"] / reference
+            # What a client's round takes with each defence, training included.
             entry["client_ratio"] = (training + entry["seconds"]) / (training + reference)
     return measured
 

@@ -104,6 +104,7 @@ def _measure_once(
             return dict(kept["cost"])
     try:
         measured = cost(settings, strengths)
+    # Refused costs are kept as a reason, and not written, so that they are tried again.
     except FedAttackError as problem:
         return {"reason": str(problem)}
     write_sealed(file, {"job": job, "cost": measured})
@@ -129,6 +130,7 @@ class TradingOff(TrainedDesign):
             loss = dict.fromkeys(loss)
         epsilon = run.get("privacy", {}).get("epsilon_run", {}).get("high")
         self.findings[job.cell.name] = list(filter(_is_success, findings))
+        # The first cell says what the quality is; the preset is the same for all.
         if "accuracy" in run and self.quality is None:
             self.quality = run["accuracy"].get("measure", "accuracy")
         classes = len(run.get("holdings", {}).get("classes", ()))
@@ -149,14 +151,14 @@ class TradingOff(TrainedDesign):
             if outcomes[cell.name].state == DONE:
                 entry = self.read_entry(cell)
             cells.append({**cell.place, **entry})
-        found = list(chain.from_iterable(self.findings.values()))
+        every = list(chain.from_iterable(self.findings.values()))
         for entry in list_done({"cells": cells}):
             findings = self.findings[entry["cell"]]
             if entry["defence"] == NONE:
-                findings = add_twins(findings, found)
+                findings = add_twins(findings, every)
             # Twins are known only when all cells are read, and so are not kept with the entry of one.
             entry["attacks"] = {finding.name: _read_success(finding) for finding in findings}
-        numbers = _describe_numbers(found)
+        numbers = _describe_numbers(every)
         results = {
             "tradeoff": self.preset,
             "title": self.title,

@@ -72,6 +72,7 @@ def choose_strengths(preset: Preset, wanted: Sequence[str]) -> dict[str, list[Va
             values = _read_numbers(text, strengths)
         for value in values:
             _check_strength(name, ladders[name], value)
+        # A defence that is named twice has both lists.
         chosen[name] = sorted({*chosen.get(name, ()), *values})
     return {name: list(dict.fromkeys(values)) for name, values in chosen.items()}
 
@@ -91,6 +92,7 @@ def check_words(
 ) -> tuple[dict[str, list[Value]], dict[str, Value]]:
     """Check what a caller asks of a study; returns strengths by defence, and the settings without a defence."""
     check_changes(changes, (SETTING, STRENGTH), "--defence NAME=S1,S2,…")
+    # Whatever the preset has: the grid sets the defence of each cell.
     undefended = [*changes, f"{SETTING}={NONE}", f"{STRENGTH}=0"]
     return choose_strengths(preset, wanted), resolve_settings(preset, undefended)
 

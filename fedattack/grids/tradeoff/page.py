@@ -139,9 +139,11 @@ def _describe_cheapest(results: Results, number: Mapping[str, Any]) -> list[str]
     most = -math.inf
     for cell in list_done(results):
         if cell["defence"] == NONE and cell["loss"]["value"] is not None:
+            # 5 % above the run without defence.
             most = (1 + LITTLE) * cell["loss"]["value"]
     for cell in measured_cells(results, number):
         if cell["defence"] != NONE and cell["loss"]["value"] <= most:
+            # Tuples compare by success first.
             left = (success_of(cell, number), " ".join(_write_place(cell)))
             best[cell["defence"]] = min(best.get(cell["defence"], left), left)
     if not best:
@@ -258,6 +260,7 @@ def _tabulate_costs(results: Results) -> PageTable | None:
         if "reason" in entry:
             refused.append(f" {name} cannot be applied: {entry['reason']}.")
             continue
+        # Median, and the spread over turns.
         spread = f"{_write_time(entry['seconds'])} ({_write_time(entry['fastest'])}–{_write_time(entry['slowest'])})"
         memory = NOTHING
         if entry["memory"] is not None:

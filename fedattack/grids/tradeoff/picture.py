@@ -35,6 +35,7 @@ def draw_results(results: Results) -> str:
     if not drawn:
         return ""
     columns = min(len(drawn), 2)
+    # Rounded up.
     lines = -(-len(drawn) // columns)
     canvas, grid = drawing.panels(90 + 165 * lines, len(drawn), columns)
     looks = _choose_looks(results)
@@ -97,6 +98,7 @@ def _draw(axes: Axes, results: Results, number: Results, looks: Mapping[str, Map
         look = {"color": INK, "marker": "*", "markersize": 10, "label": "no defence"}
         _draw_line(axes, [], undefended, number, look)
     _draw_guesses(axes, attacks[0], scale)
+    # One null for each cell, at its own loss.
     nulls = scale * column(attacks, "null", "value")
     if not np.isnan(nulls).all():
         axes.plot(floats(losses), nulls, linestyle="none", marker="x", color=INK, alpha=0.45, label="null")
@@ -135,6 +137,7 @@ def _draw_line(
     scale = drawing.scale_of(number["units"])
     line, attacks = [*start, *cells], attacks_of(cells, number)
     values = scale * column(attacks_of(line, number), "value")
+    # The shared start is drawn without a marker of the line's own.
     axes.plot(floats(losses_of(line)), values, **look, markevery=slice(len(start), None))
     draw_intervals(axes, floats(losses_of(cells)), attacks, scale, look)
 

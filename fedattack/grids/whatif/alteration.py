@@ -51,6 +51,7 @@ class Alteration:
     def name(self) -> str:
         """Its name as a folder."""
         names = {"nothing": "as-it-was", "secagg": "secagg"}
+        # repr: two amounts that differ in any digit have folders of their own.
         return names.get(self.kind, f"{self.kind}-{self.amount!r}")
 
     @property
@@ -70,6 +71,7 @@ class Alteration:
         if self.kind == "noise" and self.amount:
             return {"defence": "dp-gaussian", "defence-strength": self.amount, "defence-clip": 0.0}
         if self.kind == "keep" and self.amount < 1:
+            # Rounded, as 1 − 0.1 is 0.9 but for the last digit.
             return {"defence": "sparsify", "defence-strength": round(1 - self.amount, 12)}
         return None
 
@@ -77,6 +79,7 @@ class Alteration:
         """Make the defence that changes each update, if one does."""
         if self.settings is None:
             return None
+        # No clip is set: noise alone, since the record's updates were not clipped.
         return defence_of(self.settings)
 
 
@@ -104,6 +107,7 @@ def read_alterations(secagg: bool, noise: Sequence[str], keep: Sequence[str]) ->
         asked.append(Alteration("keep", share))
     if not asked:
         raise ConfigError("nothing is asked: give --secagg, --noise SIGMA or --keep SHARE; the last two are repeatable")
+    # A dict keeps the order, and each once.
     return list(dict.fromkeys(asked))
 
 
@@ -158,6 +162,7 @@ def alter_record(
         If the record is damaged.
     """
     labels = [alteration.label]
+    # A record that was altered before keeps what was done to it.
     if ALTERED in record.facts:
         labels.insert(0, str(record.facts[ALTERED]))
     facts = {ALTERED: ", then ".join(labels)}
@@ -174,6 +179,7 @@ def alter_record(
         for reply in exchange.replies:
             rng = generator(seed, round_.seq, reply.node)
             changed = _alter_reply(reply, exchange.common, defence, rng, record)
+            # All replies of a round are in memory at once, unless they would not fit.
             if largest > memory:
                 changed = _shelve_reply(changed, out.parent)
             replies.append(changed)
@@ -185,12 +191,14 @@ def alter_record(
 def generator(seed: Sequence[int], seq: int, node: str) -> np.random.Generator:
     """Return what draws the noise of a node's update."""
     digest = hashlib.sha256(node.encode("utf-8", "replace")).digest()
+    # Noise depends on seed, round and node alone: any order of replies gives the same.
     return np.random.default_rng((*seed, _STREAM, seq, int.from_bytes(digest[:8], "big")))
 
 
 def _alter_reply(
     reply: Reply, common: Arrays | None, defence: Defence, rng: np.random.Generator, record: Record
 ) -> Reply:
+    # Metrics tell of the clean update, and are left out.
     bare = replace(reply, arrays=None, metrics={})
     # What a late reply answers is an earlier round's model; no attack reads it.
     if reply.arrays is None or reply.status != "ok":
@@ -221,6 +229,7 @@ def _match_received(reply: Reply, common: Arrays | None) -> list[NDArray[Any]]:
         received = common
     if received is None or {*received} != {*sent}:
         raise DataError("the client sent other arrays than it received, so that there is no update to change")
+    # In the order of what was sent, whatever the names' order in the received model.
     return list(map(received.__getitem__, sent))
 
 

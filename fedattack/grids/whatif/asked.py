@@ -65,6 +65,7 @@ def check_room(parts: Sequence[Part], out: Path, alterations: Sequence[Alteratio
         needed, way = sum(sizes), "leave out --keep-records, or "
     there = out
     while not there.exists():
+        # The nearest folder that exists lies on the disk in question.
         there = there.parent
     free = shutil.disk_usage(there).free
     if needed > free:
@@ -83,6 +84,7 @@ def _estimate_size(parts: Sequence[Part], alteration: Alteration) -> int:
         model = 0
         for parameter in record.parameters:
             model += _WIDEST * math.prod(parameter.shape)
+        # One model beside the rounds: the last one.
         total += model
         for round_ in record.lines:
             total += model

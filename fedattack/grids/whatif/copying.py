@@ -49,6 +49,7 @@ def _list_sealed(folder: Path, sealed: str, usual: Sequence[str]) -> list[str]:
         return []
     listed = read_sealed(folder / sealed, _LISTING, DataError, "ask for the folder again").get("files", {})
     there = [name for name in usual if (folder / name).exists()]
+    # Listed files first; what only lies there is known by its name.
     return [sealed, *dict.fromkeys([*listed, *there])]
 
 

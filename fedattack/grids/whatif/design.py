@@ -54,6 +54,7 @@ def what_if(design: "Altering") -> dict[str, Any]:
     try:
         return run_grid(design)
     except BaseException:
+        # No run was judged yet.
         if all(cell.run is None for cell in design.found.values()):
             # Nothing was found yet, and the corrected command may use the folder again.
             shutil.rmtree(out)
@@ -102,6 +103,7 @@ class Altering(Design[Alteration]):
             adaptive = self._write_part(part, Part(copy, part.name), cell, (self.seed, index))
         study = read_study(self.folder)
         if study:
+            # The copy's commands tell how it came about.
             write_study(copy, {**study, "commands": [*study.get("commands", []), self.command]})
         record = Record(Part(copy, self.parts[0].name).record, thinned=True)
         names = self._list_applicable(record, not_asked)
@@ -110,6 +112,7 @@ class Altering(Design[Alteration]):
                 attack_folder(attack, copy, device=self.request.device, knowledge=self._know, watch=watch)
             except FedAttackError as cause:
                 not_asked[attack.name] = self.request.hide_paths(str(cause))
+        # Attacks that failed are not judged.
         run = self._judge_copy(cell, copy, set(names) - not_asked.keys(), not_asked, watch)
         self.found[cell.name] = AlteredCell(cell, run, not_asked, adaptive)
 
@@ -153,6 +156,7 @@ class Altering(Design[Alteration]):
             else:
                 names.append(name)
         if record.view == "aggregate":
+            # Others that ask the same of sums, where the run's own ask single replies.
             for name in list_siblings(self.attacks):
                 if not ATTACKS[name].find_obstacles(record, known):
                     names.append(name)

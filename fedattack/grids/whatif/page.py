@@ -104,6 +104,7 @@ def write_pages(cells: Sequence[AlteredCell], results: Results) -> dict[str, str
     runs = _list_runs(cells)
     names = _list_names(runs)
     tables, plots = list(map(partial(table_of, runs, [ALTERED]), names)), []
+    # Only figures that compare something.
     for index, name in enumerate(_list_headlines(runs, names)):
         having = [run for run in runs if name in run.names]
         if len(having) > 1:
@@ -138,6 +139,7 @@ def list_glances(cells: Sequence[AlteredCell]) -> list[PageTable]:
     tables = []
     for name in _list_headlines(runs, _list_names(runs)):
         table = table_of(runs, [ALTERED], name)
+        # Value, interval and verdict, without chance and baselines, which are in the whole table.
         rows = [[*row[:3], row[-1]] for row in table.rows]
         caption = name
         if name not in runs[0].names:
@@ -153,10 +155,10 @@ def _list_runs(cells: Sequence[AlteredCell]) -> list[Run]:
         # A copy of which nothing could be asked keeps its row in every table.
         empty = Run(cell.alteration.name, {"setting": {ALTERED: cell.alteration.label}}, [])
         runs.append(cell.run or empty)
-    found = list(chain.from_iterable(run.findings for run in runs))
+    findings = list(chain.from_iterable(run.findings for run in runs))
     for index, cell in enumerate(cells):
         if cell.alteration.settings is None:
-            runs[index] = replace(runs[index], findings=add_twins(runs[index].findings, found))
+            runs[index] = replace(runs[index], findings=add_twins(runs[index].findings, findings))
     return runs
 
 
@@ -169,10 +171,10 @@ def _list_names(runs: Sequence[Run]) -> list[str]:
 
 def _list_headlines(runs: Sequence[Run], names: Sequence[str]) -> list[str]:
     """Name the findings that some run has as its headline, each followed by its twin of who knows of the defence."""
-    found: dict[str, None] = {}
+    headlines: dict[str, None] = {}
     for name in names:
         if any(name in run.names and run.find_named(name).headline for run in runs):
-            found[name] = None
+            headlines[name] = None
             if name + ADAPTIVE in names:
-                found[name + ADAPTIVE] = None
-    return list(found)
+                headlines[name + ADAPTIVE] = None
+    return list(headlines)
