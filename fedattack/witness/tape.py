@@ -202,7 +202,7 @@ class Tape:
                 except Exception as cause:  # the app's own code may take another path with other examples
                     is_together, self.why_alone = False, one_line(cause)
             for row in rows:
-                yield self.gradient_of(leaves, row, parameters)[None].split(sizes, dim=1)
+                yield self.gradient_of(leaves, int(row), parameters)[None].split(sizes, dim=1)
 
     def _is_same_together(self, leaves: Mapping[str, NDArray[Any]], parameters: Sequence[Tensor]) -> bool:
         """Compute a few gradients in both ways, and say whether they are the same; :attr:`why_alone` says why not."""
@@ -214,7 +214,7 @@ class Tape:
         except Exception as cause:  # PyTorch cannot vectorise all that an app may do
             self.why_alone = one_line(cause)
             return False
-        alone = torch.stack([self.gradient_of(leaves, row, parameters) for row in tried])
+        alone = torch.stack([self.gradient_of(leaves, int(row), parameters) for row in tried])
         lengths, apart = alone.norm(dim=1), (together - alone).norm(dim=1)
         if bool((apart <= _SAME * lengths.clamp(min=_SHORT * lengths.max())).all()):
             return True
