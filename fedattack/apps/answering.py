@@ -6,6 +6,7 @@ of a client is there.
 """
 
 import json
+import math
 import os
 import sys
 import time
@@ -21,11 +22,12 @@ import numpy as np
 from flwr.supercore.object_ref import load_app
 from numpy.typing import NDArray
 
-from fedattack.apps.player import Along, Form, Handler, Player, form_of
+from fedattack.apps.player import UPDATES_MEMORY, Along, Form, Handler, Player, form_of
 from fedattack.attacks.replies import replied
 from fedattack.audit.numbers import count_words
 from fedattack.base.errors import DataError, FedAttackError, short
 from fedattack.base.files import write_npz
+from fedattack.defences.checked import digest_of
 from fedattack.learning.importing import one_line
 from fedattack.record import Exchange, Observation, Record, Round, rewrite_record
 from fedattack.record.format import Arrays
@@ -94,7 +96,8 @@ class Interview:
                 done += 1
                 if models := self._try(reply):
                     asked[reply.node] = models
-            for group in _group_by_model([one for one in round_.observations if one.node in asked]):
+            answered = [one for one in round_.observations if one.node in asked]
+            for group in _group_by_model(answered, len(passes)):
                 self._add(round_.seq, group, asked, found)
         if not found[0].losses:
             raise DataError("; ".join(self._left_out) or "no reply holds arrays")
@@ -287,14 +290,25 @@ def _update(sent: Arrays, received: Arrays) -> Arrays:
     return update
 
 
-def _group_by_model(replies: Sequence[Observation]) -> Iterator[list[Observation]]:
-    """Yield the replies to one model together."""
+def _group_by_model(replies: Sequence[Observation], cases: int) -> Iterator[list[Observation]]:
+    """Yield the replies to one model together, also where it was sent to a few clients alone.
+
+    Each reply becomes an update in so many ``cases``. As many replies to what a few were sent stand in a group as have
+    updates that fit into memory.
+    """
     together = [reply for reply in replies if not reply.singled_out]
     if together:
         yield together
+    groups: dict[tuple[Form, str], list[Observation]] = {}
     for reply in replies:
         if reply.singled_out:
-            yield [reply]
+            received = reply.received or {}
+            groups.setdefault((form_of(received), digest_of([*received.values()])), []).append(reply)
+    for (form, _), group in groups.items():
+        numbers = sum(math.prod(shape) for _, shape in form)
+        size = max(1, UPDATES_MEMORY // max(1, 4 * cases * numbers))
+        for start in range(0, len(group), size):
+            yield group[start : start + size]
 
 
 def _read_examples(file: str) -> tuple[NDArray[Any], NDArray[Any]]:

@@ -32,15 +32,15 @@ STEPPING = 0.1
 LONGEST = "FEDATTACK_ASKING_SECONDS"
 """Environment variable: how long the app's handler may take up to its first step, in seconds; 900 by default."""
 
+UPDATES_MEMORY = 2**30
+"""Bytes of the updates that gradients are held against at once."""
+
 _SECONDS = 900.0
 _SEED = 0
 _TRIED = 3
 # Passes over the targets, and Adam's learning rate, by which a part is fitted that clients keep.
 _FITTING, _FITTING_RATE = 10, 1e-2
 _STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
-
-# Bytes of the updates of one round that gradients are held against.
-_MEMORY = 2**30
 
 Along = tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]
 """⟨−∇ℓ, Δ⟩ (k, targets), ‖∇ℓ‖ (targets,) and ‖Δ‖ (k,)."""
@@ -338,17 +338,22 @@ class Player:
         for name in [*learned]:
             if any(name not in update for update in updates):
                 del learned[name]
-        if not learned or 4 * len(updates) * sum(value.numel() for value in learned.values()) > _MEMORY:
+        if not learned or 4 * len(updates) * sum(value.numel() for value in learned.values()) > UPDATES_MEMORY:
             return products, norms, lengths
         flat = np.zeros((len(updates), sum(value.numel() for value in learned.values())), dtype=np.float32)
         for row, update in enumerate(updates):
             flat[row] = np.concatenate([np.ravel(update[name]) for name in learned])
         lengths[:] = np.linalg.norm(flat, axis=1)
         directions = torch.from_numpy(flat)
-        for row in range(count):
-            gradient = self.tape.gradient_of(self._leaves, row, [*learned.values()])
-            products[:, row] = -(directions @ gradient).numpy()
-            norms[row] = float(gradient.norm())
+        pieces = directions.split([value.numel() for value in learned.values()], dim=1)
+        start = 0
+        for gradients in self.tape.gradients_of(self._leaves, [*learned.values()]):
+            rows = slice(start, start + len(gradients[0]))
+            along = torch.stack([piece @ gradient.T for piece, gradient in zip(pieces, gradients, strict=True)])
+            products[:, rows] = -along.sum(dim=0).numpy()
+            # The length of a vector is that of the lengths of its pieces.
+            norms[rows] = torch.stack([gradient.norm(dim=1) for gradient in gradients]).norm(dim=0).numpy()
+            start = rows.stop
         return products, norms, lengths
 
     def _find_learned(self) -> dict[str, Tensor]:
@@ -372,6 +377,8 @@ class Player:
                 "the loss of a batch is not quite a sum of losses of its examples: the loss of one is that of a batch "
                 "of its copies"
             )
+        if self.tape.why_alone:
+            yield f"gradients of the targets were computed one by one, which takes longer: {self.tape.why_alone}"
         if self._has_copies:
             yield "a further model that begins as what clients are sent stays as it is with the first reply of its form"
         if any(map(_is_statistic, self.missing)):

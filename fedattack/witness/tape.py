@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 from scipy.optimize import nnls
 from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils._pytree import tree_map
 
@@ -24,6 +25,16 @@ _TRIED = 3
 _CHUNK = 64
 _CLOSE = 1e-4
 _SEED = 0
+
+# How far gradients that are computed together may be apart from those that are computed one by one, as a share of their
+# lengths; of a length that is less than the second share of the longest one, no more digits are known than of that.
+_SAME, _SHORT = 1e-5, 0.1
+
+# Bytes that gradients which are computed together may take, with what PyTorch keeps on the way to them.
+_TOGETHER = 2**29
+
+# Of fewer examples at once the gradients take as long as one by one: what counts is then to write so many numbers.
+_FEWEST = 16
 
 # Examples that make one batch, where it is looked whether they have losses of their own, and numbers of a gradient that
 # are compared.
@@ -56,6 +67,8 @@ class Tape:
         The same where a gradient is taken.
     together
         Whether many examples can be played at once, each for itself, by :func:`torch.vmap`.
+    why_alone
+        Why gradients were computed one by one; empty where they were computed together.
     is_whole
         Whether the loss is all that the step asks for gradients of; else it is what it asks first.
     adds_up
@@ -74,17 +87,31 @@ class Tape:
         self.rows = step.rows()
         self.copies = self.copies_learned = step.count
         self.together = False
+        self.why_alone = ""
         self.adds_up = True
 
-    def play(self, leaves: Mapping[str, NDArray[Any] | Tensor], seed: int = _SEED) -> Tensor:
-        """Compute the loss of a batch, (m, …) by place, in the place of the step's own."""
-        made = self._compute(self._lines, leaves, seed)
+    def play(
+        self,
+        leaves: Mapping[str, NDArray[Any] | Tensor],
+        seed: int = _SEED,
+        replaced: Mapping[int, Tensor] | None = None,
+    ) -> Tensor:
+        """Compute the loss of a batch, (m, …) by place, in the place of the step's own.
+
+        ``replaced`` has what stands in the place of parameters, by their ids.
+        """
+        made = self._compute(self._lines, leaves, seed, replaced)
         return torch.stack([made[number].sum() for number in self._losses]).sum()
 
     def _compute(
-        self, lines: Sequence[TapeLine], leaves: Mapping[str, NDArray[Any] | Tensor], seed: int = _SEED
+        self,
+        lines: Sequence[TapeLine],
+        leaves: Mapping[str, NDArray[Any] | Tensor],
+        seed: int = _SEED,
+        replaced: Mapping[int, Tensor] | None = None,
     ) -> dict[int, Tensor]:
         """Compute lines from the first on, and return what they make by its number."""
+        others = replaced or {}
         # Each play draws the same noise: a loss is asked for twice, and must be the same.
         if torch.accelerator.is_available():
             torch.manual_seed(seed)
@@ -99,7 +126,8 @@ class Tape:
             if isinstance(value, Leaf):
                 tree = tree_map(resolve, value.tree, is_leaf=lambda node: isinstance(node, Slot))
                 return fill_leaves(value.place, tree, self.step.count, leaves)
-            return value
+            # A step may take parameters outside of models, too.
+            return others.get(id(value), value)
 
         def is_leaf(value: Any) -> bool:
             return isinstance(value, Slot | Leaf)
@@ -107,7 +135,7 @@ class Tape:
         for line in lines:
             args = tree_map(resolve, line.args, is_leaf=is_leaf)
             kwargs = tree_map(resolve, line.kwargs, is_leaf=is_leaf)
-            output = line.function(*args, **kwargs)
+            output = _call(line.function, args, kwargs, others)
             made.update(zip(line.makes, tensors_of(output), strict=True))
         return made
 
@@ -128,16 +156,13 @@ class Tape:
         return np.concatenate(losses)
 
     def _losses_together(self, leaves: Mapping[str, NDArray[Any]], rows: slice) -> NDArray[np.float64]:
-        names = [*leaves]
+        def loss(row: Mapping[str, Tensor]) -> Tensor:
+            return self.play(_expand(row, self.copies))
 
-        def loss(*row: Tensor) -> Tensor:
-            copies = {name: leaf.expand(self.copies, *leaf.shape) for name, leaf in zip(names, row, strict=True)}
-            return self.play(copies)
-
-        tensors = [torch.from_numpy(np.ascontiguousarray(leaves[name][rows])) for name in names]
         with torch.no_grad():
             # ``same``: each example meets the noise that it would meet alone.
-            losses: NDArray[np.float64] = torch.vmap(loss, randomness="same")(*tensors).double().numpy(force=True)
+            played = torch.vmap(loss, randomness="same")(_take_rows(leaves, rows))
+        losses: NDArray[np.float64] = played.double().numpy(force=True)
         return losses
 
     def gradient_of(self, leaves: Mapping[str, NDArray[Any]], row: int, parameters: Sequence[Tensor]) -> Tensor:
@@ -149,6 +174,90 @@ class Tape:
         for gradient, parameter in zip(gradients, parameters, strict=True):
             flat.append(torch.zeros(parameter.numel()) if gradient is None else gradient.reshape(-1).float())
         return torch.cat(flat).cpu()
+
+    def gradients_of(
+        self, leaves: Mapping[str, NDArray[Any]], parameters: Sequence[Tensor]
+    ) -> Iterator[tuple[Tensor, ...]]:
+        """Yield the gradients of the examples' losses, some examples at a time, in their order.
+
+        They are computed together where a few of them are then as they are one by one, unless so few of them fit into
+        memory that this is no faster.
+
+        Yields
+        ------
+        tuple of Tensor
+            For each parameter (m, numbers), of the next m examples.
+        """
+        count = len(next(iter(leaves.values())))
+        sizes = [parameter.numel() for parameter in parameters]
+        self.why_alone = ""
+        block = self._count_together(leaves, parameters)
+        is_together = block >= _FEWEST and self._is_same_together(leaves, parameters)
+        for start in range(0, count, block):
+            rows = np.arange(start, min(start + block, count))
+            if is_together:
+                try:
+                    yield self._gradients_together(leaves, rows, parameters)
+                    continue
+                except Exception as cause:  # the app's own code may take another path with other examples
+                    is_together, self.why_alone = False, one_line(cause)
+            for row in rows:
+                yield self.gradient_of(leaves, int(row), parameters)[None].split(sizes, dim=1)
+
+    def _is_same_together(self, leaves: Mapping[str, NDArray[Any]], parameters: Sequence[Tensor]) -> bool:
+        """Compute a few gradients in both ways, and say whether they are the same; :attr:`why_alone` says why not."""
+        count = len(next(iter(leaves.values())))
+        # Spread over all examples: those of one class or client may take one path through the app's code.
+        tried = np.unique(np.linspace(0, count - 1, _TRIED).astype(np.int64))
+        try:
+            together = torch.cat(self._gradients_together(leaves, tried, parameters), dim=1)
+        except Exception as cause:  # PyTorch cannot vectorise all that an app may do
+            self.why_alone = one_line(cause)
+            return False
+        alone = torch.stack([self.gradient_of(leaves, int(row), parameters) for row in tried])
+        lengths, apart = alone.norm(dim=1), (together - alone).norm(dim=1)
+        if bool((apart <= _SAME * lengths.clamp(min=_SHORT * lengths.max())).all()):
+            return True
+        self.why_alone = "computed together, they differ"
+        return False
+
+    def _count_together(self, leaves: Mapping[str, NDArray[Any]], parameters: Sequence[Tensor]) -> int:
+        """Return of how many examples the gradients fit into memory together, at least 1."""
+        known = {parameter.data_ptr() for model in self.models for parameter in model.parameters()}
+        taken = 0
+
+        def note(kept: Tensor) -> Tensor:
+            nonlocal taken
+            if kept.data_ptr() not in known:
+                taken += kept.nbytes
+            return kept
+
+        # Autograd shows here what it keeps for the way back.
+        try:
+            with torch.enable_grad(), saved_tensors_hooks(note, _as_it_is):
+                self.play(_copy_row(leaves, 0, self.copies_learned))
+        except Exception as cause:  # the app's own code may forbid this, or raise anything
+            self.why_alone = one_line(cause)
+            return 1
+        # Some of PyTorch's functions lay out a gradient a second time.
+        taken += 2 * sum(parameter.nbytes for parameter in parameters)
+        return max(1, min(_CHUNK, _TOGETHER // taken))
+
+    def _gradients_together(
+        self, leaves: Mapping[str, NDArray[Any]], rows: NDArray[np.int64], parameters: Sequence[Tensor]
+    ) -> tuple[Tensor, ...]:
+        """Compute the gradients of some examples' losses at once, (rows, numbers) for each parameter."""
+
+        def loss(values: Sequence[Tensor], row: Mapping[str, Tensor]) -> Tensor:
+            replaced = {id(parameter): value for parameter, value in zip(parameters, values, strict=True)}
+            return self.play(_expand(row, self.copies_learned), replaced=replaced)
+
+        values = [parameter.detach() for parameter in parameters]
+        # ``grad`` follows what it is given; the parameters that it is not given need no gradients.
+        with torch.no_grad():
+            of_rows = torch.vmap(torch.func.grad(loss), in_dims=(None, 0), randomness="same")
+            gradients = of_rows(values, _take_rows(leaves, rows))
+        return tuple(gradient.reshape(len(rows), -1).float().cpu() for gradient in gradients)
 
     def prepare(self, leaves: Mapping[str, NDArray[Any]], adds_up: bool | None = None) -> None:
         """Switch off what is random, and find in how few copies an example can be played.
@@ -353,6 +462,28 @@ def _cosine_to_sums(alone: NDArray[np.float64], together: NDArray[np.float64]) -
     # Non-negative least squares (Lawson & Hanson): examples add to a batch's gradient, and none takes away.
     nearest = columns @ nnls(columns, wanted)[0]
     return float(nearest @ wanted / max(np.linalg.norm(nearest) * np.linalg.norm(wanted), np.finfo(np.float64).tiny))
+
+
+def _call(function: Callable[..., Any], args: Any, kwargs: Any, replaced: Mapping[int, Tensor]) -> Any:
+    """Call a line's function, a model with other tensors in the place of its parameters."""
+    if not replaced or not isinstance(function, nn.Module):
+        return function(*args, **kwargs)
+    own = {name: replaced[id(value)] for name, value in function.named_parameters() if id(value) in replaced}
+    return torch.func.functional_call(function, own, tuple(args), kwargs)
+
+
+def _as_it_is(value: Tensor) -> Tensor:
+    return value
+
+
+def _take_rows(leaves: Mapping[str, NDArray[Any]], rows: slice | NDArray[np.int64]) -> dict[str, Tensor]:
+    """Return some examples as tensors."""
+    return {place: torch.from_numpy(np.ascontiguousarray(array[rows])) for place, array in leaves.items()}
+
+
+def _expand(row: Mapping[str, Tensor], copies: int) -> dict[str, Tensor]:
+    """Return copies of one example, which has no axis of examples."""
+    return {place: leaf.expand(copies, *leaf.shape) for place, leaf in row.items()}
 
 
 def _copy_row(leaves: Mapping[str, NDArray[Any]], row: int, copies: int) -> dict[str, NDArray[Any]]:

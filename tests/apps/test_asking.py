@@ -18,6 +18,7 @@ from fedattack.apps.player import LONGEST, Handler, Player
 from fedattack.apps.questions import Questions
 from fedattack.apps.witnessing import witnesses_of
 from fedattack.attacks import Knowledge, ModelKnowledge, Targets
+from fedattack.attacks.answers import Answers
 from fedattack.base.errors import DataError, FedAttackError, RunError
 from fedattack.base.files import write_npz
 from fedattack.record import Record
@@ -162,6 +163,46 @@ def test_each_client_may_be_sent_a_part_of_the_model(tmp_path, here):
         expected = own_loss("parts", model, targets.x, targets.y)
         found = answers.losses[rows[key]]
         np.testing.assert_allclose(found / found[0], expected / expected[0], rtol=1e-4)
+
+
+@pytest.mark.parametrize("kind", ["classifier", "autoencoder", "compared", "head first", "micro-batches", "parts"])
+def test_gradients_of_all_targets_at_once_are_those_of_each(kind, tmp_path, here, monkeypatch):
+    part = Part(tmp_path, "")
+    app = run(part, kind)
+    examples = hold(witnesses_of(part)).examples.values()
+    targets = Targets(np.stack([x for x, _ in examples]), np.array([y for _, y in examples]))
+    together, notes = ask(app, part, witnesses_of(part), targets)
+    assert not any("one by one" in note for note in notes)
+    monkeypatch.setattr("fedattack.witness.tape._TOGETHER", 0)
+    one_by_one, _ = ask(app, part, witnesses_of(part), targets)
+    assert np.isfinite(one_by_one.products).all()
+    np.testing.assert_array_equal(together.losses, one_by_one.losses)
+    np.testing.assert_array_equal(together.nodes, one_by_one.nodes)
+    np.testing.assert_allclose(together.norms, one_by_one.norms, rtol=1e-5, atol=1e-8)
+    np.testing.assert_allclose(cosines(together), cosines(one_by_one), atol=1e-6)
+
+
+def cosines(answers: Answers) -> np.ndarray:
+    return answers.products / (answers.norms * answers.lengths[:, None])
+
+
+def test_those_who_were_sent_one_model_share_its_gradients(tmp_path, here, monkeypatch):
+    part = Part(tmp_path, "")
+    app, targets = run(part, "parts"), targets_of(part)
+    asked = []
+    along = Player.along
+    monkeypatch.setattr(Player, "along", lambda player, updates: asked.append(len(updates)) or along(player, updates))
+    shared, _ = ask(app, part, witnesses_of(part), targets)
+    # In both rounds half of the clients are sent a narrower model.
+    assert asked == [CLIENTS // 2] * 4
+    asked.clear()
+    monkeypatch.setattr(answering, "UPDATES_MEMORY", 0)
+    by_itself, _ = ask(app, part, witnesses_of(part), targets)
+    assert sorted(asked) == [1] * CLIENTS + [CLIENTS // 2] * 2
+    shared_rows, rows = shared.rows(), by_itself.rows()
+    for key, row in rows.items():
+        np.testing.assert_allclose(shared.products[shared_rows[key]], by_itself.products[row], rtol=1e-4, atol=1e-7)
+        assert shared.lengths[shared_rows[key]] == by_itself.lengths[row]
 
 
 STATISTICS = "batch statistics, which no client sends, were estimated on the target records under each model"

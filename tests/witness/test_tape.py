@@ -224,6 +224,143 @@ def test_losses_and_gradients_are_those_of_an_example_alone(name):
         np.testing.assert_allclose(given, flat, rtol=toy.tolerance, atol=toy.tolerance)
 
 
+# PyTorch plays no checkpoint where it differentiates functions, and many gradients of bfloat16 are rounded otherwise.
+ALONE = {"checkpoint": "hooks", "bfloat16": "computed together, they differ"}
+
+
+@pytest.mark.parametrize("name", TOYS)
+def test_gradients_of_many_examples_are_those_of_each(name, monkeypatch):
+    toy = TOYS[name]()
+    tape, leaves = read_tape(toy.run), toy.leaves()
+    parameters = [*toy.model.parameters()]
+    tape.prepare(leaves)
+    alone = [tape.gradient_of(leaves, row, parameters) for row in range(COUNT)]
+    np.testing.assert_allclose(joined(tape, leaves, parameters), torch.stack(alone), rtol=1e-5, atol=1e-6)
+    assert ALONE.get(name, "") in tape.why_alone
+    assert bool(tape.why_alone) == (name in ALONE)
+    # Of a part of the parameters, and where few examples fit into memory.
+    monkeypatch.setattr("fedattack.witness.tape._FEWEST", 1)
+    monkeypatch.setattr("fedattack.witness.tape._TOGETHER", 30_000)
+    some = parameters[1:2]
+    of_some = [tape.gradient_of(leaves, row, some) for row in range(COUNT)]
+    np.testing.assert_allclose(joined(tape, leaves, some), torch.stack(of_some), rtol=1e-5, atol=1e-6)
+
+
+def joined(tape: Tape, leaves: dict[str, np.ndarray], parameters: list[Tensor]) -> Tensor:
+    """All gradients that a tape computes, (examples, numbers)."""
+    return torch.cat([torch.cat(block, dim=1) for block in tape.gradients_of(leaves, parameters)])
+
+
+class Doubled(torch.autograd.Function):
+    """A function of the app's own, as they were written before PyTorch could vectorise them."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return 2 * x
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return 2 * gradient
+
+
+class OnItsOwn(nn.Module):
+    """Multiplies by what it keeps of its weight under another name, which is no parameter of its state."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(FEATURES, CLASSES)
+        self.kept = [self.layer.weight]
+
+    def forward(self, x):
+        return self.layer(x) + x @ self.kept[0].T
+
+
+class Path(nn.Module):
+    """Takes another path with some examples than with others."""
+
+    def __init__(self):
+        super().__init__()
+        self.one, self.other = nn.Linear(FEATURES, CLASSES), nn.Linear(FEATURES, CLASSES)
+
+    def forward(self, x):
+        return self.one(x) if x[0, 0] > 0 else self.other(x)
+
+
+class Written(nn.Module):
+    """Writes into a tensor that is there before."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(FEATURES, CLASSES)
+
+    def forward(self, x):
+        out = torch.zeros(len(x), CLASSES)
+        out[:, :] = self.layer(x)
+        return out
+
+
+class DoublesItself(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(FEATURES, CLASSES)
+
+    def forward(self, x):
+        return Doubled.apply(self.layer(x))
+
+
+@pytest.mark.parametrize(
+    ("make", "why"),
+    [
+        (DoublesItself, "setup_context"),
+        (Path, "data-dependent control flow"),
+        (Written, "inplace"),
+        (OnItsOwn, "computed together, they differ"),
+    ],
+)
+def test_what_pytorch_cannot_compute_together_is_computed_one_by_one_and_said(make, why):
+    torch.manual_seed(2)
+    toy = Toy(make(), cross_entropy, CLASSIFIED, LABELLED)
+    tape, leaves = read_tape(toy.run), toy.leaves()
+    parameters = [*toy.model.parameters()]
+    tape.prepare(leaves, adds_up=True)
+    expected = [tape.gradient_of(leaves, row, parameters) for row in range(COUNT)]
+    assert torch.equal(joined(tape, leaves, parameters), torch.stack(expected))
+    assert why in tape.why_alone
+
+
+def test_what_fails_later_goes_on_one_by_one(monkeypatch):
+    toy = classifier()
+    tape, leaves = read_tape(toy.run), toy.leaves()
+    parameters = [*toy.model.parameters()]
+    tape.prepare(leaves)
+    compute = tape._gradients_together
+
+    def fail_after_first_block(leaves, rows, parameters):
+        if rows[0] >= SIZE:
+            raise ValueError("no more")
+        return compute(leaves, rows, parameters)
+
+    monkeypatch.setattr(tape, "_gradients_together", fail_after_first_block)
+    monkeypatch.setattr(tape, "_is_same_together", lambda *_: True)
+    monkeypatch.setattr("fedattack.witness.tape._CHUNK", SIZE)
+    monkeypatch.setattr("fedattack.witness.tape._FEWEST", 1)
+    expected = [tape.gradient_of(leaves, row, parameters) for row in range(COUNT)]
+    np.testing.assert_allclose(joined(tape, leaves, parameters), torch.stack(expected), rtol=1e-5, atol=1e-7)
+    assert tape.why_alone == "ValueError: no more"
+
+
+def test_gradients_that_no_memory_holds_together_are_computed_one_by_one(monkeypatch):
+    toy = classifier()
+    tape, leaves = read_tape(toy.run), toy.leaves()
+    parameters = [*toy.model.parameters()]
+    tape.prepare(leaves)
+    monkeypatch.setattr("fedattack.witness.tape._TOGETHER", 0)
+    blocks = [*tape.gradients_of(leaves, parameters)]
+    assert [len(block[0]) for block in blocks] == [1] * COUNT
+    assert [piece.shape[1] for piece in blocks[0]] == [parameter.numel() for parameter in parameters]
+    assert tape.why_alone == ""
+
+
 def test_of_an_output_that_is_squeezed_there_are_gradients_of_one_example_too():
     """As MOON's models do: of a batch of one PyTorch computes a loss, and no gradient."""
     toy = classifier(lambda model, batch: F.cross_entropy(model(batch["x"]).squeeze(), batch["y"]))
