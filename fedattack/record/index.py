@@ -5,12 +5,13 @@ the position of a line is kept, and the few facts that say whether it belongs th
 """
 
 import os
+import weakref
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Lock
-from typing import IO, Any
+from typing import Any
 
 from fedattack.base.errors import RecordError
 from fedattack.base.untrusted import open_regular, read_bytes
@@ -78,8 +79,8 @@ class Index:
 
     def __post_init__(self) -> None:
         # Only dicts refer to entries: with a reference cycle the file would stay open until Python looks for cycles.
-        self._file: IO[bytes] | None = None
-        self._reading = Lock()
+        self._descriptor: int | None = None
+        self._opening = Lock()
         self._entries: dict[IndexedLine, Mapping[str, Any]] = {}
 
     def entry(self, line: IndexedLine) -> Mapping[str, Any]:
@@ -109,13 +110,14 @@ class Index:
         return value
 
     def _read(self, line: IndexedLine) -> bytes:
-        """Read the bytes of a line; the file is opened once."""
-        # One file position for all threads: seek and read belong together.
-        with self._reading:
-            if self._file is None:
-                self._file = open_regular(self.path)
-            self._file.seek(line.offset)
-            return self._file.read(line.length)
+        """Read the bytes of a line; the file is opened once, and closed with the index."""
+        with self._opening:
+            if self._descriptor is None:
+                with open_regular(self.path) as file:
+                    self._descriptor = os.dup(file.fileno())
+                weakref.finalize(self, os.close, self._descriptor)
+        # It moves no position in the file, which other threads and forked processes share.
+        return os.pread(self._descriptor, line.length, line.offset)
 
 
 def read_manifest(path: Path) -> dict[str, Any]:

@@ -1,6 +1,5 @@
 """clinics: what each update goes through, by the setting ``privacy``, and parts of it for whoever tests them alone."""
 
-import logging
 from types import SimpleNamespace
 
 import numpy as np
@@ -19,8 +18,6 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from clinics.task import make_optimizer
-
-logging.getLogger("flwr").setLevel(logging.ERROR)
 
 platform = LocalDpMod(clipping_norm=1.0, sensitivity=1e-4, epsilon=10, delta=1e-5)
 honest = LocalDpMod(clipping_norm=1.0, sensitivity=2.0, epsilon=1, delta=1e-5)
