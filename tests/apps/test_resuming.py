@@ -258,7 +258,7 @@ def test_the_command_that_is_given_again_poses_and_attacks_only_what_is_missing(
     stopped(call, words)
     assert runtime.seeds == [0, 1, 1]
     assert posed == ["seed-0", "seed-1"]
-    made = stop_at(monkeypatch, "attack_folder", 2, lambda attack, *_, **__: attack.name)
+    made = stop_at(monkeypatch, "attack_runs", 2, lambda attack, *_, **__: attack.name)
     stopped(call, words)
     assert posed == ["seed-0", "seed-1", "seed-1"]
     code, _, err = call(*words, "--json")
