@@ -50,7 +50,9 @@ def asked(tmp_path: Path, label: int, *settings: str) -> tuple[Path, dict]:
     done = fedattack(
         *("audit", str(where), "--out", str(out), "--supernodes", str(SITES), "--json"),
         *("--property", str(label), "--groups", str(groups)),
-        *("--option", "adversaries=svm,random-forest"),
+        # The first is the headline. Flower draws the clients of a round without a seed, and after some draws the
+        # support vector machine names four of five groups rightly: not enough for a report of so many findings.
+        *("--option", "adversaries=random-forest,svm"),
         *(word for setting in settings for word in ("--set", setting)),
         cwd=tmp_path,
     )

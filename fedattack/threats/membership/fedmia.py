@@ -6,8 +6,8 @@ one-tailed test says how far out the client's own measurement lies. Its probabil
 
 The paper's code takes mean and variance of the other clients, and a normal distribution. Three things differ here:
 
-- Somebody else may hold the example, too. The centre is the others' median. The largest of their measurements is left
-  out of the variance, so that one other holder does not hide this one.
+- Somebody else may hold the example, too. The largest of the others' measurements is left out of mean and variance, so
+  that one other holder does not hide this one. Models that the attacker trained itself hold no target, and all count.
 - Few clients give a poor variance. Each example's is drawn towards the typical one of all examples, and the test is
   Student's (Smyth 2004, "moderated t").
 - Losses are put on the logit scale, on which they are about normal (Carlini et al. 2022).
@@ -65,35 +65,31 @@ def against_others(values: Floats) -> Floats:
 
 
 def _against_rest(values: Floats) -> Floats:
-    """Test each column against all others as :func:`below_others` does; one sort serves all, for clients may be many.
+    """Test each column against all others but the largest; one sort serves all, for clients may be many.
 
-    Without the value at a rank, later ones move up by one.
+    The result is a score rather than a calibrated probability: leaving out the largest makes it bold, most of all with
+    few others.
     """
     clients = values.shape[1]
     order = np.argsort(values, axis=1)
     ordered = np.take_along_axis(values, order, axis=1)
+    # Without the value at a rank, the largest of the others is the last one, or for the last one the one before.
     rank = np.arange(clients)
-    middle = np.zeros(values.shape)
-    for position in ((clients - 2) // 2, (clients - 1) // 2):
-        middle += ordered[:, position + (rank <= position)] / 2
     kept = max(clients - 2, FEWEST_OTHERS)
     # Distances to one of the values: sums of these round little.
-    distances = ordered - ordered[:, [clients // 2]]
+    base = ordered[:, [clients // 2]]
+    distances = ordered - base
     left_out = distances[:, np.minimum(rank, kept)]
-    total = distances[:, : kept + 1].sum(axis=1, keepdims=True) - left_out
+    mean = (distances[:, : kept + 1].sum(axis=1, keepdims=True) - left_out) / kept
     squares = np.square(distances[:, : kept + 1]).sum(axis=1, keepdims=True) - np.square(left_out)
-    variance = np.maximum(squares - total**2 / kept, 0.0) / (kept - 1)
-    centre, spread = np.empty(values.shape), np.empty(values.shape)
-    np.put_along_axis(centre, order, middle, axis=1)
-    np.put_along_axis(spread, order, variance, axis=1)
-    return _test_moderated(values, centre, spread, kept - 1, clients - 1)
+    centre, variance = np.empty(values.shape), np.empty(values.shape)
+    np.put_along_axis(centre, order, base + mean, axis=1)
+    np.put_along_axis(variance, order, np.maximum(squares - kept * mean**2, 0.0) / (kept - 1), axis=1)
+    return _test_moderated(values, centre, variance, kept)
 
 
 def below_others(values: Floats, others: Floats) -> Floats:
-    """Return P(other < value), by a moderated t test around the others' median.
-
-    It is a score rather than a calibrated probability: leaving out the largest makes it bold, most of all with few
-    others.
+    """Return P(other < value), by a moderated t test, where none of the others trained on the target.
 
     Parameters
     ----------
@@ -107,15 +103,16 @@ def below_others(values: Floats, others: Floats) -> Floats:
     ndarray
         (targets, clients)
     """
-    count = others.shape[1]
-    kept = np.sort(others, axis=1)[:, : max(count - 1, FEWEST_OTHERS)]
-    variance = kept.var(axis=1, ddof=1, keepdims=True)
-    centre = np.median(others, axis=1, keepdims=True)
-    return _test_moderated(values, centre, variance, kept.shape[1] - 1, count)
+    centre = others.mean(axis=1, keepdims=True)
+    return _test_moderated(values, centre, others.var(axis=1, ddof=1, keepdims=True), others.shape[1])
 
 
-def _test_moderated(values: Floats, centre: Floats, variance: Floats, freedom: int, count: int) -> Floats:
-    """Return the moderated t test's probabilities; variances of a column are drawn towards the median of the column."""
+def _test_moderated(values: Floats, centre: Floats, variance: Floats, count: int) -> Floats:
+    """Return the moderated t test's probabilities, of mean and variance of so many others.
+
+    Variances of a column are drawn towards the median of the column.
+    """
+    freedom = count - 1
     typical = np.median(variance, axis=0)
     pooled = (_PRIOR * typical + freedom * variance) / (_PRIOR + freedom)
     # Where all others measure the same, what is as they are is as likely a member as not.

@@ -8,22 +8,20 @@ from fedattack.threats.membership.fedmia import against_others, below_others, lo
 
 
 def by_hand(values, others, prior=4.0):
-    """P(other < value) target by target: a moderated t test around the others' median."""
+    """P(other < value) target by target: a moderated t test around the others' mean."""
     targets, count = others.shape
-    variances = []
-    for row in range(targets):
-        ordered = sorted(others[row].tolist())
-        kept = ordered[:-1] if count > 2 else ordered
-        mean = sum(kept) / len(kept)
-        variances.append(sum((value - mean) ** 2 for value in kept) / (len(kept) - 1))
-    freedom = max(count - 1, 2) - 1
+    means, variances = [], []
+    for row in others.tolist():
+        mean = sum(row) / count
+        means.append(mean)
+        variances.append(sum((value - mean) ** 2 for value in row) / (count - 1))
     typical = np.median(variances)
     found = np.empty(values.shape)
     for row in range(targets):
-        pooled = (prior * typical + freedom * variances[row]) / (prior + freedom)
+        pooled = (prior * typical + (count - 1) * variances[row]) / (prior + count - 1)
         for column in range(values.shape[1]):
-            distance = values[row, column] - np.median(others[row])
-            found[row, column] = t(prior + freedom).cdf(distance / np.sqrt(pooled * (1 + 1 / count)))
+            distance = values[row, column] - means[row]
+            found[row, column] = t(prior + count - 1).cdf(distance / np.sqrt(pooled * (1 + 1 / count)))
     return found
 
 
@@ -38,14 +36,15 @@ def test_a_value_is_tested_as_a_slow_loop_does(count):
 
 @pytest.mark.parametrize("clients", [3, 4, 5, 8, 9, 40])
 @pytest.mark.parametrize("decimals", [0, 9])
-def test_one_sort_for_all_clients_is_a_sort_for_each(clients, decimals):
+def test_one_sort_for_all_clients_is_a_sort_for_each_without_the_largest(clients, decimals):
     values = np.random.default_rng(clients).normal(size=(30, clients)).round(decimals)
     values[:3, 1] += 100.0
     values[3:6, [0, 2]] += 50.0
     values[6, 0] = -700.0
     found = against_others(values)
     for client in range(clients):
-        expected = below_others(values[:, [client]], np.delete(values, client, axis=1))
+        others = np.sort(np.delete(values, client, axis=1), axis=1)[:, : max(clients - 2, 2)]
+        expected = by_hand(values[:, [client]], others)
         np.testing.assert_allclose(found[:, [client]], expected, rtol=1e-8, atol=1e-300)
 
 
@@ -67,7 +66,8 @@ def test_an_example_that_two_clients_hold_stands_out_in_both(clients):
     found = against_others(values)
     assert (found[:20, :2] > 0.95).all()
     assert (found[20:40, 2] > 0.95).all()
-    assert found[40:].mean() == pytest.approx(0.5, abs=0.05)
+    # Bold, as all clients are held against the smaller ones of the others; most of all with few of them.
+    assert 0.5 < found[40:].mean() < 0.62
 
 
 def test_what_is_as_all_others_is_as_likely_as_not():
