@@ -265,7 +265,7 @@ def test_the_schema_knows_the_keys_of_a_claim():
 @pytest.mark.slow
 def test_a_run_folder_says_what_became_of_its_claim(folder, sheet):
     before = Page(write_report(folder).read_text()).text
-    assert "None is known of this run." in before
+    assert "None is known for this run." in before
     write_claim(folder, sheet)
     (folder / "claim.html").write_text("<script>somebody else's</script>")
     html = write_report(folder).read_text()
