@@ -104,10 +104,10 @@ def test_sums_show_no_client(sheet):
 
 def test_a_claim_that_holds_is_not_said_to_be_proved(tmp_path):
     text = Page(render_claim(claims.sheet(claims.central(), tmp_path))).text
-    assert "Consistent Nothing speaks against it: ε of the run of 20 rounds is 4.98 at most, by arithmetic." in text
+    assert "Consistent Nothing contradicts it: ε of the run of 20 rounds is 4.98 at most, by arithmetic." in text
     assert "2 checks: by arithmetic and by canaries." in text
     assert "point estimate 3.4" in text
-    assert "No check proves a claim: it may see too little." in text
+    assert "No check proves a claim: it may miss something." in text
     assert "contradicted in at most 5% of runs, by canaries." in text
     assert "No mechanism was given" in text
 
