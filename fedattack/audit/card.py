@@ -67,7 +67,7 @@ def table_of(findings: Sequence[Any]) -> str:
         rows.append(_row("td", [*cells, _badge(finding.verdict)]))
     after = ""
     if any(finding.selected_after_the_fact for finding in findings):
-        after = "<p>† chosen by looking at the results; interval and verdict pay for that</p>"
+        after = "<p>† chosen by looking at the results; interval and verdict account for that</p>"
     return f"<table><thead>{_row('th', header)}</thead><tbody>{''.join(rows)}</tbody></table>{after}"
 
 

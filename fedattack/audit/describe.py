@@ -39,15 +39,15 @@ _VIEWS = {
         "any single client's model or update",
     ),
 }
-_ITS_APP = "the clients' own app, whose code it runs: this says which losses examples have"
+_ITS_APP = "the clients' own app, whose code it runs to compute the losses of examples"
 _SERVERS = {
     "passive": "passive",
     "isolating": ISOLATING,
-    "inconsistent": "active: it sends all but one client a model that does not learn, so that a sum is that client's "
-    "update alone",
-    "imprint": "active: it sends weights of a first layer by which examples can be read off what comes back",
-    "fishing": "active: it sends weights of the last layer with which examples of one class alone move the others",
-    "canary": "active: it sends weights of a first layer of which each neuron is moved by one target record alone",
+    "inconsistent": "active: it sends all but one client a model that does not learn, so the sum is only that "
+    "client's update",
+    "imprint": "active: it sends first-layer weights that let it recover examples from the replies",
+    "fishing": "active: it sends last-layer weights with which only examples of one class move the other weights",
+    "canary": "active: it sends first-layer weights with which only one target record moves each neuron",
 }
 _AGGREGATIONS = {
     "secagg+": "The sums are what Flower's SecAgg+ protocol unmasked for the server.",
@@ -139,7 +139,7 @@ def threat_model_of(evidence: Sequence[Run]) -> dict[str, Any]:
     if knowledge.prior == "examples":
         knows.append("that a client with more examples is a likelier source, from the counts sent in plaintext")
     if knowledge.sends is not None and knowledge.sends.factors is not None:
-        knows.append("that clients send differences, and by what each client multiplies them")
+        knows.append("that clients send differences, and the factor that each client multiplies them by")
     if knowledge.public is not None:
         knows.append("the public records that clients predict on; the architecture is that of its own students")
     return {
@@ -156,7 +156,7 @@ def _list_not_asked(record: Record, attacks: Iterable[str]) -> list[str]:
     """Name who else may attack such a run, and was not asked about."""
     others = ["who gets the trained model, or may query it", "servers and clients that share what they see"]
     if not any(ATTACKS[attack].asks_peers for attack in attacks):
-        others.insert(0, "clients, by the models that they are sent")
+        others.insert(0, "clients, which see the models that they receive")
     if record.server == "passive":
         others.insert(0, "a server that departs from the protocol")
     return others
@@ -229,8 +229,8 @@ def notes_of(evidence: Sequence[Run]) -> list[str]:
     for seed in evidence:
         if seed.truth is not None and _are_exchanged(seed.record, seed.truth):
             notes.append(
-                f"{seed.part.label}: the nodes sent the example counts that the truth has, but others' than their own; "
-                "are clients mixed up in truth/nodes?"
+                f"{seed.part.label}: the nodes sent the example counts of the truth, but those of other clients; are "
+                "clients mixed up in truth/nodes?"
             )
     return list(filter(None, notes))
 
@@ -245,8 +245,8 @@ def _describe_unbound(seed: Run) -> str:
     if not unbound:
         return ""
     return (
-        f"nothing ties {list_words(unbound, 'and')} to this record: an earlier version of fedattack wrote that, or "
-        "somebody by hand; if it is of another record, nobody notices"
+        f"nothing ties {list_words(unbound, 'and')} to this record: an earlier version of fedattack or a person wrote "
+        "it; if it belongs to another record, nobody can tell"
     )
 
 
@@ -282,12 +282,12 @@ def _notes_of_canaries(seed: Run) -> list[str]:
     count = len(seed.knowledge.canaries)
     if not count:
         return []
-    left = "what attacks read, of chance, of counts of replies, and of the privacy spent per client"
+    left = "what attacks read, chance, counts of replies, and the privacy spent per client"
     if seed.record.view == "aggregate":
-        left = "the privacy spent per client, but not of the sums that the server saw"
+        left = "the privacy spent per client, but they are in the sums that the server saw"
     return [
-        f"{count} canaries took part: clients of the auditor's own, that hold nothing and measure ε. They are left out "
-        f"of {left}. The trained model holds what they sent"
+        f"{count} canaries took part: the auditor's own clients, which hold no data and measure ε. They are left out "
+        f"of {left}. The trained model contains what they sent"
     ]
 
 
@@ -295,13 +295,13 @@ def _notes_of_record(seed: Run) -> list[str]:
     record, notes = seed.record, []
     if ALTERED in record.facts:
         notes.append(
-            f"the record is an altered copy ({short(str(record.facts[ALTERED]), 60)}): the models that the server "
-            "sent are those of the run as it was, and nobody trained so"
+            f"the record is an altered copy ({short(str(record.facts[ALTERED]), 60)}): the server's models are those "
+            "of the original run, in which nobody trained this way"
         )
     if record.status == "cut short":
         notes.append(f"the recording was cut short: {record.manifest['error']}")
     elif record.status == "open":
-        notes.append(f"the run did not end, or goes on; {len(record)} rounds are used")
+        notes.append(f"the run did not end, or is still going on; {len(record)} rounds are used")
     if record.silence:
         notes.append(record.silence)
     notes += record.gaps

@@ -314,7 +314,7 @@ def verdict(
         return TOO_FEW, "there is nothing to exchange that would make a difference"
     if least > ERROR:
         return TOO_FEW, (
-            "there are too few targets or clients for any result to be told from an accident: at best "
+            "there are too few targets or clients to tell any result from an accident: at best "
             f"{p_in_words(least)}, and {ERROR:g} is needed"
         )
     cleared: list[str] = []
@@ -329,8 +329,12 @@ def verdict(
     if how:
         by_test += f" ({how})"
     if p > ERROR:
-        return NO_EVIDENCE, f"so much may well be an accident: {by_test}"
-    return LEAK, f"{in_units(value, units)} is above {list_words(cleared, 'and')}, and hardly by accident: {by_test}"
+        return NO_EVIDENCE, f"the result may well be an accident: {by_test}"
+    return (
+        LEAK,
+        f"{in_units(value, units)} is above {list_words(cleared, 'and')}, and this is unlikely to be an accident: "
+        f"{by_test}",
+    )
 
 
 def certain_in_words(read_off: ReadOff, runs: int) -> str:

@@ -119,7 +119,7 @@ class Condition:
         if 1 < self.than <= 100:
             example = f"{self.than / 100:g} for {self.than:g}%"
         raise ConfigError(
-            f"--fail-if {self.text}: {finding.name} is a share from 0 to 1, and is shown in per cent; write {example}"
+            f"--fail-if {self.text}: {finding.name} is a share from 0 to 1 that is shown in per cent; write {example}"
         )
 
     def _holds(self, finding: Finding) -> bool:
@@ -133,7 +133,7 @@ class Condition:
             instead_of_this = self.text.partition(_VERDICT)[0].strip() + f"{_VERDICT} != {NO_EVIDENCE}"
             raise ConfigError(
                 f"--fail-if {self.text}: {finding.name} is {TOO_FEW}: the gate can be neither crossed nor passed; "
-                f'run more seeds or clients, or ask for "{instead_of_this}", which stops on it, too'
+                f'run more seeds or clients, or ask for "{instead_of_this}", which stops in this case, too'
             )
         # A number that an attack found in what it cannot read passes no gate.
         is_open = finding.verdict == CANNOT_TELL or getattr(finding, self.part) is None
@@ -145,7 +145,7 @@ class Condition:
             other = f'ask for "{WHOLE_CLAIM} == contradicted", which always decides'
         raise ConfigError(
             f"--fail-if {self.text}: {finding.name} has no {_PARTS.get(self.part, self.part)} ({finding.reason}), "
-            f"so the condition can be neither crossed nor passed; {other}"
+            f"so the condition can neither fail nor pass; {other}"
         )
 
 

@@ -15,7 +15,7 @@ from fedattack.record import Record
 from fedattack.record.format import Arrays
 from fedattack.record.means import identical
 
-ISOLATING = "active: it isolates clients, which it sends their own model back instead of the average"
+ISOLATING = "active: it isolates clients by sending them their own model back instead of the average"
 
 
 def judge_isolation(
@@ -54,8 +54,8 @@ def judge_isolation(
                 low=low,
                 high=high,
                 n=sum(compared),
-                reason="an honest client that keeps its last model can compare it with what comes, to the bit: an "
-                "average of several clients equals none of them, so that one such round gives the server away",
+                reason="an honest client that keeps its last model can compare it bit by bit with the one that it "
+                "receives: an average of several clients equals none of them, so one such round exposes the server",
                 **shared,
             )
         )
@@ -81,7 +81,7 @@ def judge_isolation(
                 units={"accuracy": PROPORTION}.get(measure, measure),
                 n=len(of_victims),
                 baselines=baselines,
-                reason="what isolation costs those who are isolated: they learn from nobody else",
+                reason="what isolation costs the isolated clients: they learn from nobody else",
                 **shared,
             )
         )

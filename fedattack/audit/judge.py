@@ -407,7 +407,7 @@ def judge_of(attack: str) -> "type[Judge[Any]] | None":
 def _why_certain(read_off: ReadOff, runs: int) -> str:
     """Say why a leak is one, where what was read off leaves no doubt."""
     verb = "is" if read_off["certain"] == 1 else "are"
-    return f"{certain_in_words(read_off, runs)} {verb} certain: an accident gives that less than once in 10¹² times"
+    return f"{certain_in_words(read_off, runs)} {verb} certain: an accident would do this less than once in 10¹² times"
 
 
 def _view_of(case: Case) -> str:

@@ -107,7 +107,7 @@ def _if_read(finding: Finding, unread: str) -> Finding:
     reads_models = {"model", "losses"} & {*ATTACKS[finding.attack].needs.knowledge}
     if finding.verdict not in (NO_EVIDENCE, TOO_FEW) or not reads_models or finding.is_right_in_part:
         return finding
-    grounds = Reason(unread, ABOUT), Reason("what no attack can read shows nothing")
+    grounds = Reason(unread, ABOUT), Reason("replies that no attack can read show nothing")
     return replace(finding, verdict=CANNOT_TELL, reason="", grounds=grounds)
 
 
@@ -122,11 +122,11 @@ def _tested_on(findings: Sequence[Finding], tested: Sequence[Finding]) -> list[F
             continue
         if other is None or other.p is None or other.p_least is None:
             # Without the measure for these runs alone nothing holds the p of all runs.
-            nothing = Reason("of the runs in which other clients hold other data alone nothing can be said")
+            nothing = Reason("the runs in which clients hold different data are not enough for a test")
             final.append(finding.with_grounds(nothing, p=None, p_below=None, verdict=NOT_APPLICABLE))
             continue
         seeds = list_words(list(map(str, other.seeds)), "and")
-        alone = f"in other runs the same clients hold the same, so that only seed {seeds} is tested"
+        alone = f"in other runs the same clients hold the same data, so only seed {seeds} is tested"
         decided = finding
         # Both must show a leak: neither the runs that were dealt anew, nor all of them, decide alone.
         if other.verdict in (NO_EVIDENCE, TOO_FEW) and finding.verdict in (LEAK, NO_EVIDENCE):
@@ -188,7 +188,7 @@ def _without_truth(
         n=0,
         seeds=[seed.seed for seed in evidence],
         verdict=NOT_APPLICABLE,
-        reason="the truth is not there, so decisions cannot be told right from wrong; they are in scores/",
+        reason="there is no truth, so nobody can tell which decisions are right; they are in scores/",
         headline=True,
         setting=dict(setting),
         provenance=dict(provenance),

@@ -183,9 +183,9 @@ def _attacks_of(folder: RunFolder) -> list[str]:
         )
     if not any(map(judge_of, attacks)):
         raise DataError(
-            f"{path / 'scores'} holds only the scores of {', '.join(attacks)}, with which the results of other "
-            "attacks are compared, and which are not judged by themselves; run "
-            f"`fedattack attack NAME {in_command(path)}` with such an attack, too"
+            f"{path / 'scores'} holds only the scores of {', '.join(attacks)}, which only serve as a comparison for "
+            "other attacks; run "
+            f"`fedattack attack NAME {in_command(path)}` with another attack, too"
         )
     # Stable: the others stay in the order of the registry.
     about = study.get("attacks", ())[:1]

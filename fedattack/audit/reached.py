@@ -266,15 +266,15 @@ def _say_what_it_holds(value: _NamedValue, sizes: Sequence[_NamedValue]) -> str:
     replies = f"{value.looked_at:,} replies that were looked at"
     if value.is_group_sizes:
         return (
-            f"whole numbers that add up to the client's number of examples: sizes of groups; {value.single:,} of "
-            f"{value.filled:,} groups in {replies} have one example alone"
+            f"whole numbers that add up to the client's number of examples: group sizes; {value.single:,} of "
+            f"{value.filled:,} groups in {replies} have a single example"
         )
     if value.is_one_an_example:
-        return "as many values as the client counts examples: one for each of these"
+        return "as many values as the client has examples: one for each example"
     if value.is_counts and value.kind == "list" and value.single >= _MANY * value.filled:
         return (
-            f"whole numbers; {value.single:,} of {value.filled:,} that are not 0 in {replies} are 1: where they count "
-            "examples, such a 1 is one example alone"
+            f"whole numbers; {value.single:,} of {value.filled:,} that are not 0 in {replies} are 1: if these numbers "
+            "count examples, each 1 is a single example"
         )
     for other in sizes:
         if value.type != other.type or value.kind != "array" or not value.shape or not other.shape:
@@ -282,7 +282,7 @@ def _say_what_it_holds(value: _NamedValue, sizes: Sequence[_NamedValue]) -> str:
         # Beside group sizes an array with as many rows likely holds a statistic of each group.
         if value.shape[0] == other.shape[0]:
             return (
-                f"a row for each group of {other.name}: where a group has one example alone, a mean over it is that "
+                f"a row for each group of {other.name}: if a group has a single example, a mean over it is that "
                 "example itself"
             )
     return ""

@@ -73,5 +73,5 @@ def _find_obstacles(attack: Attack, run: Run) -> list[str]:
         # Attributes that a judge asks for are None where a truth does not state them.
         unjudged = [name for name in judge.needs_truth if getattr(run.truth, name, None) is None]
         if unjudged:
-            obstacles.append("the truth does not hold what it would be judged by")
+            obstacles.append("the truth lacks what the judge needs")
     return obstacles

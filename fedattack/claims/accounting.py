@@ -145,14 +145,14 @@ def _compute_stated(claim: Claim) -> float | None:
 
 def _describe_lacking(claim: Claim) -> str:
     if claim.deviation is None and claim.noise_multiplier is None:
-        return "the claim says nothing of the noise: it lacks sigma or noise-multiplier"
+        return "the claim does not state the noise: it lacks sigma or noise-multiplier"
     if claim.mechanism == DP_SGD and claim.steps is None and claim.epochs is None:
-        return "the claim lacks steps, the steps of DP-SGD in a round, each of which tells something more"
+        return "the claim lacks steps, the number of DP-SGD steps in a round, each of which reveals more"
     if claim.multiplier is not None:
         return ""
     if claim.clip is None:
-        return "the claim has sigma and lacks clip, so that nothing bounds how far one unit moves"
-    return "the claim has sigma and lacks clients, the number of replies that the mean is over"
+        return "the claim has sigma but lacks clip, so nothing bounds how far one unit moves"
+    return "the claim has sigma but lacks clients, the number of replies in the mean"
 
 
 def _list_unknown(claim: Claim) -> tuple[str, ...]:
@@ -160,12 +160,12 @@ def _list_unknown(claim: Claim) -> tuple[str, ...]:
     tests: list[tuple[bool, str]] = [
         (
             claim.sampling < 1 and claim.sampling_method is None,
-            "the claim does not say how units are drawn, so that no amplification by sampling is sure; add "
+            "the claim does not say how units are sampled, so amplification by sampling is not certain; add "
             "sampling-method",
         ),
         (
             claim.sampling_method == "unknown",
-            "how units are drawn is not known, so that no amplification by sampling is sure",
+            "it is not known how units are sampled, so amplification by sampling is not certain",
         ),
         (
             bool(claim.skipped),
@@ -174,7 +174,7 @@ def _list_unknown(claim: Claim) -> tuple[str, ...]:
         ),
         (
             claim.central and claim.weights is None and claim.largest_share is None,
-            "the claim does not say by which weights the mean is taken; add weights, and largest-share",
+            "the claim does not state the weights of the mean; add weights and largest-share",
         ),
         (
             claim.mechanism == "central-adaptive" and claim.count_noise is None,
@@ -192,14 +192,15 @@ def _list_unknown(claim: Claim) -> tuple[str, ...]:
 def _list_assumptions(claim: Claim) -> tuple[str, ...]:
     tests: list[tuple[bool, str]] = [
         (True, _describe_distance(claim)),
-        (True, "whatever is sent is clipped and gets noise: no buffer, no integer, no metric goes beside it"),
+        (True, "everything that is sent is clipped and gets noise: no buffer, integer or metric is sent without"),
         (True, "the seed of the noise is not known, and no two draws are the same"),
         (claim.rounds > 1, f"the unit takes part in all of {claim.rounds} rounds"),
-        (claim.central, "those who see the updates are trusted, the server among them"),
+        (claim.central, "whoever sees the updates is trusted, including the server"),
         (claim.central and claim.weights == "equal", "all clients weigh the same in the mean, and none drops out"),
         (
             claim.central and claim.weights != "equal" and claim.largest_share is None,
-            "of the weights only the number of clients is known: at best all weigh the same, at worst one has them all",
+            "only the number of clients is known, not their weights: at best all are equal, at worst one client has "
+            "all weight",
         ),
         (
             claim.count_noise is not None,
@@ -212,7 +213,7 @@ def _list_assumptions(claim: Claim) -> tuple[str, ...]:
         (claim.sampling < 1 and claim.sampling_method not in (None, "unknown"), _describe_sampler(claim)),
         (
             claim.mechanism == "laplace" and claim.entries is None,
-            "how many entries an update has is not known: the bounds hold for any number",
+            "the number of entries in an update is not known: the bounds hold for any number",
         ),
     ]
     return tuple(text for holds, text in tests if holds)
@@ -224,7 +225,7 @@ def _describe_distance(claim: Claim) -> str:
         moved = "an example's gradient"
     if claim.relation == "replace":
         return f"{moved} of norm C may be replaced by any other, which is 2C away at most"
-    missing = f"{moved} of norm C may be missing, which is as zeros, C away; how many there are is known"
+    missing = f"{moved} of norm C may be missing, which counts as zeros, C away; their number is known"
     if claim.neighbours is not None:
         return missing
     return f'{missing}; ε is larger if it may be replaced by any other (neighbours = "replace")'
@@ -240,5 +241,5 @@ def _describe_sampler(claim: Claim) -> str:
     if claim.mechanism == DP_SGD:
         drawn = "examples"
     if claim.sampling_method == "poisson":
-        how = "each by a coin of its own"
-    return f"{drawn} are drawn {how}, at random and anew in each step, and which is not known"
+        how = "each by its own coin"
+    return f"{drawn} are drawn {how}, at random in each step, and nobody knows which"

@@ -39,11 +39,11 @@ _LOOK_FOR = {
     ),
     MEASURED: (
         "Mend the mechanism",
-        "It keeps less than its settings promise. The played updates say where: arrays without noise, no clipping, or "
-        "noise that follows the update.",
+        "It protects less than its settings promise. The test updates show where: arrays without noise, no clipping, "
+        "or noise that depends on the update.",
     ),
     CANARIES: (
-        "Find out where the released model tells of one unit",
+        "Find out where the released model reveals one unit",
         "Canaries show more than the accountant allows. Is the noise as large as is claimed, and new in each round?",
     ),
 }
@@ -56,8 +56,8 @@ _CHECKS = {
 }
 # By whether the server adds the noise.
 _NO_RECORD = {
-    False: "no record was given; without one nothing says that the run used the mechanism",
-    True: "the server adds the noise, and a record tells of noise that clients add",
+    False: "no record was given, so nothing shows that the run used the mechanism",
+    True: "the server adds the noise, and a record only shows noise that clients add",
 }
 
 
@@ -115,7 +115,7 @@ def steps_of(answer: ClaimAnswer, given: Given) -> list[NextStep]:
         else:
             steps += _advise_search(finding, by_name)
     if wrong:
-        steps.append(NextStep("Check again", "A claim that was mended is a new claim.", given.command()))
+        steps.append(NextStep("Check again", "A corrected claim is a new claim.", given.command()))
     steps += _advise_key(answer)
     steps += _advise_checks(answer, by_name, given)
     if not steps and answer.verdict == CONSISTENT:
@@ -132,7 +132,7 @@ def open_of(answer: ClaimAnswer) -> list[Open]:
     ]
     reasons = {
         RECORDED: _NO_RECORD[answer.claim.central],
-        MEASURED: "no mechanism was given; without one nothing says that the code does what it is configured to do",
+        MEASURED: "no mechanism was given, so nothing shows that the code does what it is configured to do",
         CANARIES: "no canaries were in the run",
     }
     for name, reason in reasons.items():
@@ -147,9 +147,12 @@ def _advise_more_noise(claim: Claim) -> list[NextStep]:
         return [NextStep("Let clients add the noise, or declare trusted-server = true", why)]
     needed = multiplier_for(claim)
     if needed is None:
-        why = "How much is enough is not worked out for such a claim: raise it, and check again."
+        why = "For such a claim the necessary amount is not computed: raise it, and check again."
         return [NextStep("Make the noise larger, or the rounds fewer", why)]
-    why = f"It is the least that gives ε = {claim.epsilon:g} for {scope_of(claim)}, with the same clipping norm."
+    why = (
+        f"This is the smallest value that gives ε = {claim.epsilon:g} for {scope_of(claim)}, with the same clipping "
+        "norm."
+    )
     if claim.noise_multiplier is not None or claim.clip is None or (claim.central and claim.clients is None):
         change = f"noise-multiplier = {_write_rounded_up(needed)}{_describe_replaced(claim.multiplier)}"
     else:
@@ -158,7 +161,7 @@ def _advise_more_noise(claim: Claim) -> list[NextStep]:
         if claim.mechanism == "flower-localdp":
             # LocalDpMod computes σ from sensitivity, ε and δ, so that the sensitivity is the number to change.
             sensitivity = sigma / classical_sigma(1.0, claim.epsilon, claim.delta)
-            why += f" LocalDpMod draws it if its sensitivity is {_write_rounded_up(sensitivity)}."
+            why += f" LocalDpMod adds it if its sensitivity is {_write_rounded_up(sensitivity)}."
     return [NextStep(f"Make the noise larger: {change}", f"{why} It costs accuracy: try it before you promise it.")]
 
 
@@ -209,17 +212,17 @@ def _advise_another_number(claim: Claim, finding: ClaimFinding) -> list[NextStep
     return [
         NextStep(
             f"Or state what holds: ε = {in_figures(value)} for {scope_of(claim)}",
-            "This is what the noise gives that is configured now.",
+            "This is what the configured noise gives.",
         )
     ]
 
 
 def _advise_search(finding: ClaimFinding, by_name: dict[str, ClaimFinding]) -> list[NextStep]:
     if finding.name == MISSING and not finding.clients:
-        why = "A mod is opt-in. Sums hold too little noise, and do not tell whose is missing."
+        why = "A mod is opt-in. The sums contain too little noise, but do not show whose is missing."
         return [NextStep("Ask what the clients run", why)]
     if finding.name == MISSING:
-        why = "A mod is opt-in. A client that is started without it sends raw updates, and nothing refuses them."
+        why = "A mod is opt-in. A client that starts without it sends raw updates, and nothing refuses them."
         return [NextStep("Ask what the named clients run", why)]
     # What is configured explains all others, and clients that are named explain what the record shows.
     explains = [CONFIGURED]
@@ -240,7 +243,7 @@ def _advise_key(answer: ClaimAnswer) -> list[NextStep]:
         # Numbers of the claim are missing; what else is unknown is no key.
         return [NextStep("Complete the claim", f"{first.reason}. {_GUIDE} has its keys.")]
     if claim.central and claim.weights != "equal" and claim.largest_share is None:
-        why = "How much one client weighs decides how much of it the noise hides."
+        why = "The weight of a client decides how well the noise hides it."
         return [NextStep("Add largest-share to the claim: the largest weight of one client in any round", why)]
     return []
 
@@ -254,6 +257,6 @@ def _advise_checks(answer: ClaimAnswer, by_name: dict[str, ClaimFinding], given:
         why = "It shows whether the code does what its settings say. The code is imported and run."
         steps.append(NextStep("Test the mechanism", why, given.command(mechanism="module:function")))
     if CANARIES not in by_name and (answer.claim.central or answer.claim.mechanism == DP_SGD):
-        why = "They show what the released model tells of one unit; fedattack/claims/CANARIES.md says how."
+        why = "They show what the released model reveals about one unit; fedattack/claims/CANARIES.md says how."
         steps.append(NextStep("Put canaries into a run", why))
     return steps

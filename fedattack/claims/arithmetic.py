@@ -85,7 +85,7 @@ def find_mistakes(claim: Claim, found: Configured) -> list[str]:
     # The number is right for one message, and wrong for the run.
     quoted = claim.epsilon_of == "run" and _is_kept(claim, found.message) and _is_above(claim, found.run)
     if quoted and not sampler:
-        notes.append(f"ε is that of one message, quoted for a run of {claim.rounds} rounds")
+        notes.append(f"ε is for one message, but is claimed for a run of {claim.rounds} rounds")
     return notes + sampler
 
 
@@ -125,7 +125,8 @@ def _find_small_sensitivity(claim: Claim, found: Configured) -> list[str]:
         return []
     times = _write_ratio(apart / claim.sensitivity)
     notes = [
-        f"the sensitivity {claim.sensitivity:g} is {times} times below {apart:g}, how far apart clipped updates may be"
+        f"the sensitivity {claim.sensitivity:g} is {times} times below {apart:g}, the distance that clipped updates "
+        "may have"
     ]
     if found.stated is not None and found.stated > claim.epsilon * (1 + TOLERANCE):
         said = f"even with the sensitivity that is stated, ε of {scope_of(claim)} is {in_figures(found.stated)}"
@@ -145,13 +146,13 @@ def describe_configured(claim: Claim, found: Configured) -> str:
     """Say for people who are not statisticians what is configured."""
     message, run = found.message, found.run
     if message is None:
-        return f"What is configured cannot be worked out: {found.lacks}."
+        return f"The configured ε cannot be computed: {found.lacks}."
     if math.isinf(message.low):
-        return "What is configured guarantees nothing."
+        return "The configured mechanism guarantees nothing."
     released = "a message"
     if claim.central:
         released = "a released model"
-    text = f"What is configured gives {released} {equation(message)}"
+    text = f"The configured mechanism gives {released} {equation(message)}"
     if claim.rounds > 1 and run is not None:
         text += f", and the run of {claim.rounds} rounds {equation(run)}"
     return f"{text}."

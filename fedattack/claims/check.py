@@ -169,9 +169,9 @@ def choose_claim(
     if record is not None and mechanism is None:
         claim = claim_of_run(record)
         besides = claimed_besides(record)
-        return claim, ("what is claimed is read off the settings of the run", *filter(None, [besides]))
+        return claim, ("the claim is read from the settings of the run", *filter(None, [besides]))
     if not known:
-        raise ConfigError("nothing says what is claimed; give --claim claim.toml (fedattack/claims/README.md)")
+        raise ConfigError("there is no claim to check; give --claim claim.toml (fedattack/claims/README.md)")
     return claim_of(mechanism), ()
 
 

@@ -201,13 +201,13 @@ class Claim(BaseModel):
     def _check_noise(self) -> None:
         implied = self._implied_deviation()
         if self.mechanism == "flower-localdp" and self.noise_multiplier is not None:
-            raise ValueError("noise-multiplier is no key of flower-localdp, which finds σ by itself")
+            raise ValueError("noise-multiplier is not a key of flower-localdp, which computes σ itself")
         if self.sigma is None or implied is None:
             return
         # People round: within 0.5 % both say the same.
         if not math.isclose(self.sigma, implied, rel_tol=_ROUNDING):
             raise ValueError(
-                f"sigma = {self.sigma:g}, and the other keys imply {implied:.4g}; leave one out, or mend it"
+                f"sigma = {self.sigma:g}, and the other keys imply {implied:.4g}; leave one out, or correct it"
             )
 
     def _check_shares(self) -> None:
@@ -321,7 +321,7 @@ def _describe_fault(cause: ValidationError) -> str:
     if first["type"] == "extra_forbidden":
         key = str(first["loc"][0])
         known = list(map(_write_key, Claim.model_fields))
-        return f"{short(key, 40)} is no key of a claim: {instead(key, known, listed=False)}"
+        return f"{short(key, 40)} is not a key of a claim: {instead(key, known, listed=False)}"
     return fault(cause)
 
 

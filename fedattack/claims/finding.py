@@ -170,14 +170,14 @@ def sure_of(verdicts: Mapping[str, str]) -> str:
         By the name of each finding.
     """
     if verdicts.get(CONFIGURED) == CONTRADICTED:
-        return "The claim fails by arithmetic, which does not err by accident."
+        return "Arithmetic contradicts the claim, and cannot be wrong by accident."
     checks = checks_by_chance(verdicts)
     if not checks:
-        return "Arithmetic does not err by accident. It looks at what is claimed, and at no run."
+        return "Arithmetic cannot be wrong by accident. It uses only the claim, and no run."
     said = ""
     if CONTRADICTED not in verdicts.values():
-        said = "No check proves a claim: it may see too little. "
-    said += f"By accident a claim that is true is contradicted in at most {len(checks) * ERROR:.0%} of runs"
+        said = "No check proves a claim: it may miss something. "
+    said += f"A true claim is contradicted by accident in at most {len(checks) * ERROR:.0%} of runs"
     if len(checks) == 1:
         return f"{said}, by {checks[0]}."
     return f"{said}: {', '.join(f'{ERROR:.0%} by {check}' for check in checks)}."

@@ -44,7 +44,7 @@ def measure_mechanism(claim: Claim, mechanism: object, trial: Trial, name: str) 
         If the claim lacks what a test needs, or the mechanism fails.
     """
     if claim.clip is None:
-        raise ConfigError("a test of a mechanism needs clip in the claim: it plays updates of that norm")
+        raise ConfigError("a test of a mechanism needs clip in the claim: it uses updates of that norm")
     # Which batch of an epoch a unit is in is taken to be known.
     sampling = 1.0 if claim.sampling_method in (*IN_BATCHES, "unknown") else claim.sampling
     if trial.sampled and sampling == 1:
@@ -105,7 +105,7 @@ def judge_measured(claim: Claim, measured: Measured) -> ClaimFinding:
 def _list_assumptions(claim: Claim, measured: Measured) -> tuple[str, ...]:
     assumes = []
     if measured.method != "counting":
-        assumes.append("the tails of the scores, which so few draws do not reach, are those of a Gaussian, too")
+        assumes.append("the tails of the scores, which so few draws do not reach, are Gaussian, too")
     if claim.sampling_method in IN_BATCHES:
         assumes.append("which batch of an epoch the unit is in is known")
     elif claim.sampling_method == "unknown":
@@ -120,7 +120,7 @@ def _describe_too_few(epsilon: float, measured: Measured) -> str:
     # Zero false alarms in n draws leave room for a rate of 4.4/n; four fifths of the draws are for the bound.
     needed = 2.5 * 4.4 * math.exp(min(epsilon, 50.0)) * 1.2
     if needed > _MOST_DRAWS:
-        return f"{shown}, and no number of draws would do"
+        return f"{shown}, and no number of draws is enough"
     return f"{shown}; try --draws {math.ceil(needed / 1000) * 1000}"
 
 

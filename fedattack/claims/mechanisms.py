@@ -116,11 +116,13 @@ class Mechanism:
                     f"{array.shape[0] if array.ndim else 0} times of {count}; {_REMEDY}"
                 )
             if not np.issubdtype(array.dtype, np.floating):
-                raise ConfigError(f"{self.name}: {name} comes back as {array.dtype}, and not as floats; {_REMEDY}")
+                raise ConfigError(f"{self.name}: {name} comes back as {array.dtype}, not as floats; {_REMEDY}")
             parts.append(array.reshape(count, -1).astype(np.float64))
         vectors = np.concatenate(parts, axis=1)
         if not np.isfinite(vectors).all():
-            raise ConfigError(f"{self.name} sends NaN or infinity for a finite update; mend it, then test it again")
+            raise ConfigError(
+                f"{self.name} returns NaN or infinity for a finite update; correct it, then test it again"
+            )
         return vectors
 
     def check(self, update: Vector, seed: int) -> bool:
@@ -188,7 +190,7 @@ def _read_parameters(source: Callable[..., Any], name: str) -> Mapping[str, insp
     try:
         return inspect.signature(source).parameters
     except ValueError:
-        raise ConfigError(f"{name} does not say its parameters; put a function of your own around it") from None
+        raise ConfigError(f"{name} does not state its parameters; wrap it in a function of your own") from None
 
 
 def _is_required(parameter: inspect.Parameter) -> bool:

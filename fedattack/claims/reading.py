@@ -64,7 +64,7 @@ def configuration_of(source: object) -> Mapping[str, Any]:
     read = _find_reader(source)
     if read is None:
         raise ConfigError(
-            f"claim_of: {_name_source(source)} is nothing that a claim can be read of; declare it by hand in "
+            f"claim_of: {_name_source(source)} is not something that a claim can be read from; declare it by hand in "
             "claim.toml (fedattack/claims/README.md)"
         )
     return read(source)
@@ -144,7 +144,7 @@ def _find_reader(source: object) -> Callable[[Any], _WORDS] | None:
 def _refuse_clipping_alone(source: Any) -> _WORDS:
     """Flower's clipping mods: the server gives the norm, and adds the noise."""
     raise ConfigError(
-        f"{source.__name__} clips and adds no noise; read the claim of the server's strategy, "
+        f"{source.__name__} clips but adds no noise; read the claim from the server's strategy, "
         "DifferentialPrivacyClientSide…Clipping, instead"
     )
 

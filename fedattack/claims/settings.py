@@ -116,7 +116,7 @@ def claimed_besides(folder: Path) -> str:
 def _read_kind(folder: Path) -> tuple[_NoiseKind, Mapping[str, Any]]:
     settings = read_study(folder).get("settings", {})
     if settings.get("defence") is None:
-        raise ConfigError(f"{folder} does not say what is claimed of it; {_advise_claim(folder)}")
+        raise ConfigError(f"{folder} does not state a claim; {_advise_claim(folder)}")
     return _read_settings(_NoiseKind, _name_settings(folder), settings), settings
 
 
@@ -200,7 +200,7 @@ def _read_dp_sgd(where: str, kind: _NoiseKind, settings: _DpTrainingSettings, fo
     records = list(map(Record, records_in(folder).values()))
     sizes = {size for record in records for size in _list_sizes(record)}
     if not sizes:
-        raise ConfigError(f"{folder}: no client says on how many examples it trained; {_advise_claim(folder)}")
+        raise ConfigError(f"{folder}: no client states how many examples it trained on; {_advise_claim(folder)}")
     noise = kind.dp_noise or kind.defence_strength
     batch, epochs = settings.batch_size, settings.local_epochs
     if records[0].protocol == "fedsgd":

@@ -54,8 +54,8 @@ _THRESHOLDS = 60
 _DRIFT = 1e-5
 _TOGETHER = 5
 _OWN_SEED = (
-    "the mechanism draws from a generator of its own, so that the seed does not repeat these numbers; it repeats those "
-    "of a function f(update, rng)"
+    "the mechanism uses its own random generator, so the seed does not reproduce these numbers; it does for a "
+    "function f(update, rng)"
 )
 # √n times the largest distance between a mixture that is fitted in part and its draws: rarely above.
 _KOLMOGOROV = 1.95

@@ -36,7 +36,7 @@ def defence_of(settings: Settings) -> Defence | None:
         return None
     if name == DP_SGD:
         raise ConfigError(
-            "defence = 'dp-sgd' changes the training and not the update: call fedattack.learning.train_private in the "
+            "defence = 'dp-sgd' changes the training, not the update: call fedattack.learning.train_private in the "
             "client's training code"
         )
     if name not in DEFENCES:

@@ -119,7 +119,7 @@ def _check_finite(defence: Defence, update: Update) -> None:
     for name, array in update.items():
         if not np.isfinite(array).all():
             raise ModelError(
-                f"defence {defence.name}: the update of {name} has values that are not finite, of which nothing can be "
+                f"defence {defence.name}: the update of {name} has values that are not finite, so nothing can be "
                 "guaranteed; lower the learning rate"
             )
 

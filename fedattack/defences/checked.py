@@ -65,7 +65,7 @@ def check_received(received: Arrays, last: Last | None = None) -> list[str]:
     found = []
     for index, array in floats.items():
         if not np.isfinite(array).all() or float(np.abs(array).max()) > _LARGE:
-            found.append(f"array {index} has numbers in whose rounding training gets lost")
+            found.append(f"array {index} has numbers so large that rounding hides the training")
     # A weight and what follows it, which of a layer is its bias.
     for (index, weight), (_, bias) in pairwise(floats.items()):
         dead = _count_dead(weight, bias)
@@ -76,7 +76,7 @@ def check_received(received: Arrays, last: Last | None = None) -> list[str]:
         if array.ndim == 2 and (_look_alike(array) or _look_alike(array.T)):
             found.append(f"array {index}: neurons differ by their bias alone, or pull at the same outputs")
     if last is not None and _jumps(received, last):
-        found.append("the model is no successor of the one before: it is further from it than training goes")
+        found.append("the model does not follow from the one before: it is further away than training goes")
     return found
 
 
@@ -107,7 +107,7 @@ def check_moved(moved: Arrays, count: float, last: Last | None = None) -> list[s
     found = []
     for index, array in weights:
         if count >= _SEVERAL and _is_of_one(array):
-            found.append(f"array {index}: {count:g} examples moved it as one example does")
+            found.append(f"array {index}: {count:g} examples moved it as a single example does")
     return found
 
 

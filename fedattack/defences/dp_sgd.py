@@ -33,8 +33,8 @@ KIND = DefenceKind(
         "of standard deviation σ·C is added to their sum in every step",
         "unit": "one example of one client, there or not, towards a server that sees all that the client sends; how "
         "many examples a client has counts as known",
-        "not_protected": "what many examples of a client have in common, such as its mix of classes, from which an "
-        "owner can be guessed as well",
+        "not_protected": "what many examples of a client have in common, such as its mix of classes, which may also "
+        "reveal an owner",
         "accountant": "privacy loss distributions (dp-accounting): an upper bound, at most 0.1 % too large",
         "assumes": "that the server learns neither which examples a step was computed on (Poisson sampling) nor the "
         "seed of the noise, which in a simulation follows from the run's own",

@@ -92,15 +92,17 @@ def list_hazards(*, own_noise: bool, plaintext: Sequence[str] | None = None) -> 
     plaintext
         What came beside the arrays, by name; None where nobody looked.
     """
-    randomness = "whether somebody can guess the generator's state decides whether noise is noise"
+    randomness = "noise only protects if nobody can guess the generator's state"
     if own_noise:
-        randomness = "it follows from 128 bits that the system gives, which tests of fedattack hold"
+        randomness = "it follows from 128 bits of the operating system, which fedattack's tests check"
     beside = "metrics and counts get no noise; an audit of a run names what passes"
     if plaintext is not None:
-        beside = f"without noise pass: {', '.join(plaintext)}" if plaintext else "nothing passes beside the arrays"
-    lowest = "ε speaks of real numbers; the lowest digits of a noisy number may tell what it was made of"
-    timing = "how long a client takes, and how much it sends, may tell of its data"
-    tuning = "settings that were chosen on the same data tell of it, too, and no account has them"
+        beside = (
+            f"without noise pass: {', '.join(plaintext)}" if plaintext else "nothing is sent in addition to the arrays"
+        )
+    lowest = "ε is for real numbers; the lowest digits of a noisy number may reveal what it was computed from"
+    timing = "how long a client takes and how much it sends may depend on its data"
+    tuning = "settings that were chosen on the same data reveal it, too, and no accounting includes them"
     hazards = [
         Hazard("Randomness of the noise", own_noise, randomness),
         Hazard("Numbers beside the update", plaintext is not None, beside),

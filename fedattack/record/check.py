@@ -72,7 +72,8 @@ def check_record(path: Path | str) -> CheckReport:
                 report.problems.append(str(problem))
     if record.status == "open":
         report.notes.append(
-            f"the run did not end, or goes on: {report.rounds} rounds are readable, a round in flight was lost"
+            f"the run did not end, or is still going on: {report.rounds} rounds are readable, a round in flight was "
+            "lost"
         )
         unknown = strangers(record.path, record.index)
         if unknown:

@@ -258,8 +258,8 @@ class RunFolder:
         for seed, part in zip(seeds, new_parts(self.path, seeds), strict=True):
             if part.record not in there and part.record not in lost:
                 lost[part.record] = (
-                    f"{part.record} is not there, and {STUDY} names the seed {seed}; put the record back, or let "
-                    "`fedattack resume` make it"
+                    f"{part.record} is not there, and {STUDY} names the seed {seed}; put the record back, or make it "
+                    "with `fedattack resume`"
                 )
         return lost
 
@@ -275,7 +275,7 @@ def _without_manifest(record: Path) -> str:
 
 def _parts_of(folder: Path, records: Path) -> list[Part]:
     if records.exists() and (folder / MANIFEST).exists():
-        raise RecordError(f"{folder} is a record and holds another one, {records}: point at the one that you mean")
+        raise RecordError(f"{folder} is a record and contains another one, {records}: point at the one that you mean")
     if (records / MANIFEST).exists():
         return [Part(folder, "")]
     names = sorted(path.parent.name for path in records.glob(f"*/{MANIFEST}"))

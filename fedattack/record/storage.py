@@ -133,11 +133,11 @@ class RecordStorage:
                 f"the record is signed by {self.signer}; what lies beside it (knowledge, truth, scores) is not signed"
             ]
         if self.manifest["signer"] is None:
-            return ["the record is not signed: whoever could write the folder can have changed it and sealed it again"]
+            return ["the record is not signed: whoever can write to the folder may have changed it and sealed it again"]
         if self.index.damage:
-            return ["the record was signed, but its index is damaged: nobody vouches for what is left of it"]
+            return ["the record was signed, but its index is damaged: the signature does not cover what is left"]
         if os.path.lexists(self.path / SIGNATURE):
-            return ["the record was signed, and is open again: a stopped run goes on, or somebody changed it"]
+            return ["the record was signed, but is open again: a stopped run continues, or somebody changed it"]
         return ["the record is not signed yet: its recorder's key signs it when the run ends"]
 
     @property

@@ -229,7 +229,7 @@ class RecordWriter:
         self._check_same_run(old, new)
         index = read_index(self.path, old)
         if index.damage:
-            raise RecordError(f"{index.damage[0]}; a damaged record cannot be gone on with: start a new one")
+            raise RecordError(f"{index.damage[0]}; a damaged record cannot be continued: start a new one")
         lines = index.lines
         # A round in which the run ended is trained again.
         while lines and lines[-1].unfinished:
@@ -272,7 +272,7 @@ class RecordWriter:
             begun = "with a key"
             if new["signer"]:
                 begun = "with another key, or without one"
-            raise RecordError(f"{self.path} was begun {begun}; go on with it in the same way ({SIGNING_KEY})")
+            raise RecordError(f"{self.path} was started {begun}; continue it in the same way ({SIGNING_KEY})")
 
     @property
     def is_open(self) -> bool:

@@ -204,7 +204,7 @@ def short_of(finding: Finding, explained: str) -> str:
             f"Cannot be told: {find_reason(finding.grounds, BELOW) or end_sentence(finding.reason)}".rstrip(".") + "."
         )
     if finding.verdict not in (LEAK, NO_EVIDENCE):
-        return f"{shown(finding.value, finding.units)}; there is nothing to hold that against."
+        return f"{shown(finding.value, finding.units)}; there is nothing to compare it with."
     is_leak = finding.verdict == LEAK
     if is_leak and not finding.headline:
         about = finding.label
@@ -242,8 +242,8 @@ def _short_of_read_off(finding: Finding) -> str:
     right = count_words(finding.read_off["right"], finding.read_off["what"])
     verb = "is" if finding.read_off["right"] == 1 else "are"
     if not finding.may_be_accident:
-        return f"{right} {verb} right, and the number is not above guessing or a baseline."
-    return f"{right} {verb} right, and that may be an accident."
+        return f"{right} {verb} right, but the number is not above guessing or a baseline."
+    return f"{right} {verb} right, but that may be an accident."
 
 
 def _fill(template: str, finding: Finding) -> str:
@@ -288,22 +288,22 @@ def _sure(finding: Finding, headline: Finding) -> list[str]:
     sentences = [f"{count_words(runs, 'run')}, {finding.n:,} targets."]
     if headline is not finding:
         sentences.append(
-            f"The headline, {headline.name}, says “{headline.verdict}”; this measure shows a leak, at a price that was "
-            "paid for looking at all of them."
+            f"The headline, {headline.name}, says “{headline.verdict}”; this measure shows a leak, even after the "
+            "correction for all findings."
         )
     if finding.verdict in (TOO_FEW, CANNOT_TELL):
         return [*sentences, end_sentence(finding.reason)]
     if finding.is_certain:
-        sentences.append("No test decides: what is certain is so whatever else was found.")
+        sentences.append("It needs no test: what is certain stays certain whatever else was found.")
     if finding.p_adjusted is not None:
         often = _write_often(finding.verdict, finding.p_adjusted)
         sentences.append(f"{often}: {p_in_words(finding.p_adjusted)}, corrected for all findings of this page.")
     if control := control_of(finding):
         sentences.append(control)
     if find_reason(finding.grounds, ONE_FEDERATION):
-        sentences.append("Several runs are alike in who holds what; the test counts them once.")
+        sentences.append("In several runs the same clients hold the same data; the test counts these runs once.")
     if runs == 1:
-        sentences.append("The interval speaks of this run alone. More seeds tell how much runs differ.")
+        sentences.append("The interval is for this run only. More seeds show how much runs differ.")
     elif finding.here_low is not None:
         here = interval(finding.here_low, finding.here_high, finding.units)
         sentences.append(
@@ -311,18 +311,18 @@ def _sure(finding: Finding, headline: Finding) -> list[str]:
         )
         # The prior of how much runs differ decides much of an interval of few runs.
         if runs <= _FEW_RUNS:
-            sentences.append(f"{runs} runs tell little of how much runs differ, so that the last interval is wide.")
+            sentences.append(f"{runs} runs tell little about how much runs differ, so the last interval is wide.")
         if is_of_these_runs(finding):
-            sentences.append("It is shown for these runs. Other runs may show none.")
+            sentences.append("The leak is shown for these runs. Other runs may show none.")
     return sentences
 
 
 def _write_often(verdict: str, p: float) -> str:
     if verdict == LEAK:
-        return "Hardly an accident"
+        return "Unlikely to be an accident"
     # The test speaks for a leak, but the value does not beat a baseline.
     if p <= ERROR:
-        return "No accident, but not above guessing or a baseline"
+        return "Unlikely to be an accident, but not above guessing or a baseline"
     return "It may be an accident"
 
 
@@ -334,13 +334,15 @@ def _next(finding: Finding, run: Mapping[str, Any]) -> list[Next]:
     if find_reason(finding.grounds, BELOW):
         return [
             Next(
-                "Look what the scores are made of, such as the loss of one example, or name a model and its loss",
-                "Turned round, these scores might show a leak.",
+                "Check what the scores measure, such as the loss of one example, or name a model and its loss",
+                "Reversed, these scores might show a leak.",
             )
         ]
     if finding.verdict == CANNOT_TELL:
         return [
-            Next("Attack in another way, such as with a model that you name", "No leak is excluded by this attack.")
+            Next(
+                "Attack in another way, for example with a model that you name", "This attack does not rule out a leak."
+            )
         ]
     if finding.verdict != LEAK:
         return []
@@ -424,7 +426,7 @@ def summary_of(lines: Sequence[Glance], run: Mapping[str, Any]) -> str:
     parts += [f"privacy claim {line.said}" for line in lines if line.said in CLAIM_VERDICTS]
     failed = sum("failed" in entry for entry in run.get("untried", ()))
     if failed:
-        parts.append(f"{count_words(failed, 'question')} asked and not answered")
+        parts.append(f"{count_words(failed, 'question')} asked but not answered")
     untried = len(run.get("untried", ())) - failed
     if untried:
         parts.append(f"{count_words(untried, 'question')} not asked")
@@ -451,12 +453,12 @@ def _privacy_claim(run: Mapping[str, Any], claim: Mapping[str, Any] | None) -> G
     if claim is not None:
         return Glance(question, short_of_claim(claim), said=claim["verdict"], link=CLAIM_PAGE)
     if privacy is None:
-        return Glance(question, "None is known of this run.", said="none known")
+        return Glance(question, "None is known for this run.", said="none known")
     most = privacy["epsilon_run"]["high"]
     epsilon = "no finite ε"
     if most is not None:
         epsilon = f"ε = {most:,.3g} at most"
-    answer = f"{privacy['name']}: {epsilon} for the whole run, computed and not measured."
+    answer = f"{privacy['name']}: {epsilon} for the whole run, computed, not measured."
     return Glance(question, answer, said="declared")
 
 

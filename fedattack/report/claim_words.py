@@ -58,15 +58,14 @@ WORDS = {
     "δ (delta)": "The probability that this may fail.",
     "Unit": "Whose data are protected: one client, or one example (a row of data).",
     "Claimed": "What the team says.",
-    "Configured": "What follows from clipping norm, noise, sampling and rounds, by arithmetic.",
-    "Seen in the record": "What the updates that the server received allow for: noise cannot be larger than they are. "
-    "A lower bound on ε.",
+    "Configured": "What arithmetic gives for the clipping norm, noise, sampling and rounds.",
+    "Seen in the record": "What the received updates allow: noise cannot be larger than they are. A lower bound on ε.",
     "Measured": "The mechanism was given two updates thousands of times. How often they were told apart gives a lower "
     "bound on ε.",
-    "Canaries": "Extra clients, or extra examples, by which the run itself is measured. A lower bound on ε.",
+    "Canaries": "Extra clients or examples that measure the run itself. A lower bound on ε.",
     "Contradicted": "ε is higher than claimed: by arithmetic, or by a check that errs in at most 5 % of runs. "
-    "With several such checks the rates add up; the answer says to what.",
-    "Consistent": "It is not, as far as was checked. A lower bound never proves a claim.",
+    "With several such checks the rates add up; the answer states the sum.",
+    "Consistent": "No contradiction was found in what was checked. A lower bound never proves a claim.",
     "Cannot be checked": "The bounds do not decide it, or a number is missing.",
     "C, σ": "The clipping norm: no update, or no gradient of an example, is longer. The deviation of the noise.",
 }
@@ -131,7 +130,7 @@ def short_of(sheet: Mapping[str, Any]) -> str:
         sure = "" if wrong[0]["name"] == CONFIGURED else f"at {_LEVEL}, "
         return f"No: {sure}ε of {scope} is {figures} {_name_check(wrong[0])}, and {claimed}."
     if sheet["verdict"] == CONSISTENT:
-        return f"Nothing speaks against it: ε of {scope} is {in_number(findings[0]['value'])} at most, by arithmetic."
+        return f"Nothing contradicts it: ε of {scope} is {in_number(findings[0]['value'])} at most, by arithmetic."
     return f"It cannot be said: {findings[0]['reason']}."
 
 
@@ -194,7 +193,7 @@ def meaning_of(sheet: Mapping[str, Any]) -> str:
     """Say what the claimed ε promises, and what the one that was found leaves of it."""
     epsilon, unit = sheet["claim"]["epsilon"], sheet["stated"].get("unit", "unit")
     if epsilon > WORTH:
-        said = f"ε = {epsilon:g} promises nothing that matters, even if it is true."
+        said = f"ε = {epsilon:g} promises no useful protection, even if it is true."
     else:
         # e^ε with a decimal where it is small, else with two digits.
         times = f"{math.exp(epsilon):,.1f}" if epsilon < 3 else f"{float(f'{math.exp(epsilon):.2g}'):,.0f}"
@@ -202,7 +201,7 @@ def meaning_of(sheet: Mapping[str, Any]) -> str:
     found = _find_deciding(sheet["findings"])
     bounds = found[found["scope"]]
     if found["verdict"] == CONTRADICTED and bounds is not None and bounds["low"] > WORTH >= epsilon:
-        said += " With the ε that was found, nothing that matters is promised."
+        said += " The ε that was found promises no useful protection."
     return said
 
 
@@ -257,7 +256,7 @@ def clients_of(sheet: Mapping[str, Any]) -> PageTable | None:
         return None
     claimed = recorded.get("noise_claimed")
     rows = [_list_cells(client, claimed) for client in clients[:_MOST_CLIENTS]]
-    caption = "Noise at most: the updates leave room for no larger σ, in the array that leaves the least."
+    caption = "Noise at most: the largest σ that the updates allow, in the array that allows the least."
     if len(clients) > len(rows):
         caption += f" {count_words(len(clients) - len(rows), 'client')} more in claim.json."
     header = ["Client", "Faults", "Noise at most", "Of what is claimed", "In array", "Largest norm", "Updates"]
@@ -292,7 +291,7 @@ def tests_of(recorded: Mapping[str, Any]) -> PageTable | None:
         rate = NOTHING if test["error_rate"] is None else f"{100 * test['error_rate']:.2g}%"
         rows.append([test["name"], test["what"], rate, f"{test['checked']:,}", f"{test['failed']:,}"])
     header = ["Test", "What it looks at", "False alarms at most", "Checked", "Failed"]
-    caption = "False alarms: how often a run that keeps its claim fails the test by accident."
+    caption = "False alarms: how often a run whose claim is true fails the test by accident."
     return PageTable("What was tested", caption, header, rows) if rows else None
 
 

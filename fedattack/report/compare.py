@@ -95,7 +95,7 @@ def compare_runs(
         common, differ in nothing, or `by` does not tell them apart.
     """
     if len(folders) < 2:
-        raise ReportError(f"there is nothing to compare in {len(folders)} run folder; expected two or more")
+        raise ReportError(f"cannot compare {len(folders)} run folder; expected two or more")
     runs = list(map(read_compared, folders))
     common = _common(runs)
     # Runs may be compared that differ in nothing but time, such as two audits of one app.

@@ -65,8 +65,8 @@ def per_round(finding: Finding, slug: str) -> Plot:
     return Plot(
         title,
         to_svg(figure, slug, title, _rounds_in_words(finding)),
-        "Each round is attacked by itself, from what the server saw in that round. Which round is best is only known "
-        "after the fact.",
+        "Each round is attacked separately, from what the server saw in that round. Only the results show which round "
+        "is best.",
         ["round", "result", "interval", "null run", "chance"],
         rows,
     )
@@ -125,7 +125,7 @@ def per_client(finding: Finding, slug: str) -> Plot:
     caption = ""
     if len(clients) > len(top):
         caption = f"The {len(top)} most exposed of {len(clients)} clients. "
-    caption += "Each client's own examples as targets. The order was found by looking at the results, so the first "
+    caption += "The targets are each client's own examples. The order comes from the results, so the first "
     caption += "bars are high partly by luck."
     if len(clients) > _MOST_ROWS:
         caption += f" The numbers are those of the first {_MOST_ROWS}."
@@ -160,7 +160,7 @@ def reliability(finding: Finding, slug: str) -> Plot:
             sentences.append(f"{shown(stated)} it is right in {shown(right)} of {n:,} targets")
     title = f"{_subject(finding)}: is the attack right as often as it says?"
     svg = to_svg(figure, slug, title, f"Where the attack says {'; '.join(sentences)}.")
-    caption = "On the dashed line the attacker knows how sure to be."
+    caption = "On the dashed line the attack is right as often as it says."
     if series.get("ece") is not None:
         caption += f" Expected calibration error: {shown(series['ece'])}."
     return Plot(title, svg, caption, ["stated confidence", "correct", "targets"], rows)
@@ -209,7 +209,7 @@ def roc(finding: Finding, slug: str, *, title: str, found: str, accused: str, ca
         "careful attacker looks at: few accusations, nearly all of them right."
     )
     if "low" in curve:
-        about += " Each point of the band holds by itself."
+        about += " The band holds for each point separately."
     header = ["false positives", f"{found} found", "interval"]
     return Plot(title, to_svg(figure, slug, title, words), f"{about} {caption}".strip(), header, rows)
 

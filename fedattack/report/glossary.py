@@ -7,21 +7,21 @@ GLOSSARY = {
     "Update": "What a client sends: its model, its gradient, or its predictions.",
     "Target": "An example, a client or a column that the attack is asked about.",
     "Run, seed": "One repetition of the whole training, with its own random draws.",
-    "Guessing (chance)": "What somebody reaches who knows nothing of this run.",
+    "Guessing (chance)": "The success of a guess that knows nothing about this run.",
     "Null run": "The same attack where there is nothing to find, such as examples that nobody holds. What it finds "
     "there is no leak.",
     "Interval": "Where the number lies in runs like these, in 95 of 100 audits. With one run: in that run, with other "
     "targets of the same kind.",
-    "p": "How likely so high a number is by accident, if there is nothing to find.",
-    "Leak shown": "The number is above guessing and above all that is trivial, and hardly by accident.",
-    "Not shown": "That could not be shown here. Another attack may find more.",
+    "p": "How likely such a high number is by accident if there is nothing to find.",
+    "Leak shown": "The number is above guessing and every trivial baseline, and is unlikely to be an accident.",
+    "Not shown": "No leak could be shown here. Another attack may find more.",
     "Too few to tell": "No result could have shown a leak, because there are too few targets or clients.",
-    "Cannot be told": "What most clients send is not understood, the attack saw not even a planted leak, or it is far "
-    "below guessing.",
+    "Cannot be told": "The attack cannot read what most clients send, missed even a planted leak, or is far below "
+    "guessing.",
     "Positive control": "The same attack where a leak is planted: clients are trained further on their own targets.",
     "Headline": "The number that was chosen before the run as the one that counts.",
-    "Selected after the fact": "A number that was chosen by looking at the results. Its interval pays for that.",
-    "Secure aggregation": "The server sees the sum of all updates and no single one.",
+    "Selected after the fact": "A number that was chosen by looking at the results. Its interval accounts for that.",
+    "Secure aggregation": "The server sees the sum of all updates, but no single one.",
     "ε (differential privacy)": "How much one example, or one client, can change what is sent. Small is private.",
 }
 """By word, what it means."""

@@ -67,7 +67,7 @@ def write_pdf(page: Path, *, timeout: float = 120) -> Path:
     page = Path(page).absolute()
     pdf = page.with_suffix(".pdf")
     pdf.unlink(missing_ok=True)
-    otherwise = f"open {page} in a browser, and print it"
+    otherwise = f"open {page} in a browser and print it"
     browser = find_browser()
     if browser is None:
         raise ReportError(f"no browser for the PDF; looked for {', '.join(BROWSERS)}; install one, or {otherwise}")

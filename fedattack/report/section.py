@@ -90,7 +90,7 @@ def worst_client(findings: Sequence[Finding]) -> str:
     for finding in findings:
         if finding.metric.endswith("worst-client") and finding.value is not None:
             if finding.verdict != LEAK:
-                return "No client stands out for sure."
+                return "No client certainly stands out."
             ends = interval(finding.low, finding.high, finding.units)
             beside = ""
             if finding.null is not None:
@@ -109,7 +109,7 @@ def who_is_exposed(findings: Sequence[Finding]) -> str:
     for finding in findings:
         if surest := finding.series.get("surest"):
             said.append(
-                f"Of the {surest['n']:,} answers of which the attack was surest, a tenth of all, "
+                f"The attack was surest about {surest['n']:,} answers, a tenth of all. Of these, "
                 f"{shown(surest['value'])} are right ({interval(surest['low'], surest['high'])}); guessing gives "
                 f"{shown(surest['chance'])}."
             )
@@ -128,7 +128,7 @@ def tabulate_populations(finding: Finding) -> PageTable | None:
         rows.append([f"{entry['kind']}: {entry['name']}", shown(entry["value"]), ends, f"{entry['n']:,}"])
     return PageTable(
         f"{finding.label}: by part of the population",
-        f"The intervals are widened for all {len(entries)} parts, so that they hold together.",
+        f"The intervals are widened for all {len(entries)} parts, so that they hold jointly.",
         ["part", "result", f"{level(finding.level)} interval", "targets"],
         rows,
     )
@@ -137,11 +137,11 @@ def tabulate_populations(finding: Finding) -> PageTable | None:
 def _first_of(clients: Sequence[Mapping[str, Any]], units: str) -> str:
     worst, alike = clients[0], [client for client in clients if client["value"] == clients[0]["value"]]
     if len(alike) > 1:
-        return f"{len(alike)} of {len(clients)} clients alike: {shown(worst['value'], units)}."
+        return f"{len(alike)} of {len(clients)} clients have the same value: {shown(worst['value'], units)}."
     ends = interval(worst["low"], worst["high"], units)
     return (
         f"Client {worst['client']}: {shown(worst['value'], units)} ({ends}) of {worst['n']:,} targets. "
-        "It was found by looking at the results, so this is high partly by luck."
+        "The results chose this client, so its value is high partly by luck."
     )
 
 

@@ -32,7 +32,7 @@ def sent_in_short(sent: Mapping[str, Any]) -> str:
         said.append(f"{few}: {kind}")
     text = "; ".join(said)
     if sent["unread"]:
-        text += ". No attack can read that"
+        text += ". No attack can read this"
     return text
 
 

@@ -54,7 +54,7 @@ def read_findings(folder: Path) -> list[Finding]:
         run = read_run(folder)
         # Reports of earlier versions have no hash.
         if run.get("findings_sha256") not in (None, hashlib.sha256(content).hexdigest()):
-            raise ReportError(f"{path} is not the file that run.json was written with; {_NEXT}")
+            raise ReportError(f"{path} is not the file that belongs to run.json; {_NEXT}")
         _check_records(Path(folder), run.get("records", {}))
     try:
         return validate_findings(parse_json(content), str(path))
@@ -89,10 +89,10 @@ def _check_records(folder: Path, marks: Mapping[str, Mapping[str, str]]) -> None
             # Whoever reads the record tells what is wrong with it.
             continue
         if manifest["id"] != mark["id"]:
-            raise ReportError(f"{folder / 'findings.json'} is of another record than {part.record}; {_ANEW}")
+            raise ReportError(f"{folder / 'findings.json'} belongs to another record than {part.record}; {_ANEW}")
         # An open record has no head yet.
         if manifest["head"] not in (None, mark["head"]):
-            raise ReportError(f"{part.record} has grown since {folder / 'findings.json'} was made of it; {_ANEW}")
+            raise ReportError(f"{part.record} has grown since {folder / 'findings.json'} was written; {_ANEW}")
 
 
 def read_run(folder: Path) -> dict[str, Any]:
@@ -222,7 +222,7 @@ def _any_of(
         if error is None:
             return
         errors.append(error)
-    yield ValidationError(f"{shown(instance)} is none of what may stand here", context=errors)
+    yield ValidationError(f"{shown(instance)} is not allowed here", context=errors)
 
 
 # Of the choices in these schemas none fits what another one fits.

@@ -74,15 +74,16 @@ def find_changes(before: Sequence[Finding], after: Sequence[Finding]) -> list[Ch
             lost.append(old.name)
     if not pairs:
         raise ConfigError(
-            f"--fail-if {WORSE}: the two audits have no tested finding in common; compare audits of the same attacks"
+            f"--fail-if {WORSE}: the two audits have no tested finding in common; compare audits that ran the same "
+            "attacks"
         )
     ps = list(starmap(_test_rise, pairs))
     adjusted = adjust(ps, share_error([new.headline for _, new in pairs]))
     changes = [Change(*pair, *both) for pair, both in zip(pairs, zip(ps, adjusted, strict=True), strict=True)]
     if lost and not any(change.is_worse for change in changes):
         raise ConfigError(
-            f"--fail-if {WORSE}: the baseline has {', '.join(lost)}, of which the new audit says nothing, so the gate "
-            "can be neither crossed nor passed; make the same attacks in both audits"
+            f"--fail-if {WORSE}: the baseline has {', '.join(lost)}, which the new audit does not measure, so the gate "
+            "can neither fail nor pass; run the same attacks in both audits"
         )
     return changes
 

@@ -170,7 +170,7 @@ def test_centres_with_the_sizes_of_their_clusters(tmp_path):
     )
     assert "PyTorch" not in why
     holds = {row["name"]: row["holds"] for row in run["reached"]["rows"]}
-    assert holds["sizes"].startswith("whole numbers that add up to the client's number of examples: sizes of groups; ")
+    assert holds["sizes"].startswith("whole numbers that add up to the client's number of examples: group sizes; ")
     assert holds["middles"].startswith("a row for each group of sizes: where a group has one example alone, a mean ")
     assert any("its cluster_centers_ as middles" in note for note in run["notes"])
 

@@ -86,11 +86,11 @@ def test_what_was_not_asked_is_listed_with_what_keeps_it_from_being_asked(eviden
     members = [why for question, why in lines.items() if "train on this example" in question]
     assert members == ["`fedattack attack membership DIR` asks it of this record"]
     (images,) = [why for question, why in lines.items() if "look like" in question]
-    assert images == "the truth does not hold what it would be judged by"
+    assert images == "the truth lacks what the judge needs"
 
 
 def test_peers_are_asked_about_where_an_attack_says_so(evidence):
-    peers = "clients, by the models that they are sent"
+    peers = "clients, which see the models that they receive"
     assert peers in threat_model_of(evidence)["not_asked"]
     of_trees = replace(evidence[0], scores={"trees": evidence[0].scores["sia"]})
     assert peers not in threat_model_of([of_trees])["not_asked"]

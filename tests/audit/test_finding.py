@@ -136,10 +136,11 @@ def test_too_few_targets_can_show_nothing():
 
 def test_the_reason_names_the_bars_and_the_test():
     assert verdict(0.6, 0.1, 0.0001, {"size prior": 0.14}, how="clients exchanged")[1] == (
-        "60.0% is above chance (10.0%) and size prior (14.0%), and hardly by accident: p = 0.0001 (clients exchanged)"
+        "60.0% is above chance (10.0%) and size prior (14.0%), and this is unlikely to be an accident: p = 0.0001 "
+        "(clients exchanged)"
     )
     assert verdict(0.12, 0.1, 0.01, {"size prior": 0.14})[1] == "12.0% is not above size prior (14.0%)"
-    assert verdict(0.12, 0.1, 0.2)[1] == "so much may well be an accident: p = 0.2"
+    assert verdict(0.12, 0.1, 0.2)[1] == "the result may well be an accident: p = 0.2"
 
 
 @pytest.mark.parametrize(

@@ -40,8 +40,8 @@ def test_sizes_of_groups_and_what_stands_beside_them_are_told(tmp_path):
         "dtype": "float64",
         "replies": 4,
         "clients": 2,
-        "holds": "whole numbers that add up to the client's number of examples: sizes of groups; 6 of 10 groups in 4 "
-        "replies that were looked at have one example alone",
+        "holds": "whole numbers that add up to the client's number of examples: group sizes; 6 of 10 groups in 4 "
+        "replies that were looked at have a single example",
     }
     assert rows["middles"]["holds"].startswith("a row for each group of sizes: where a group has one example alone")
     assert [rows[name]["holds"] for name in ("bias", "inertia", "num-examples")] == ["", "", ""]

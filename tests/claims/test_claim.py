@@ -68,7 +68,7 @@ def test_sigma_and_noise_multiplier_are_one_number():
         ({"rounds": 1.5}, "rounds"),
         ({"rounds": 2**53 + 1}, "rounds: input should be less than or equal to 9007199254740992"),
         ({"mechanism": "dp-sgd", "batch-size": 1e17}, "batch-size: input should be less than or equal to"),
-        ({"sigmma": 1.0}, "sigmma is no key of a claim: did you mean sigma?"),
+        ({"sigmma": 1.0}, "sigmma is not a key of a claim: did you mean sigma?"),
         ({"mechanism": "gausian"}, "mechanism"),
         ({"sampling": 0.5}, "sampling is a key of dp-sgd"),
         ({"mechanism": "dp-sgd", "unit": "client"}, "contradicts dp-sgd"),

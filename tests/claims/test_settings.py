@@ -142,11 +142,11 @@ def test_a_claim_that_lies_in_the_folder_is_named_and_not_read(tmp_path):
     made = tmp_path / "my run"
     write_run(made / "record", Run(LAYERS, rounds=1, clients=1))
     (made / "claim.toml").write_text("no claim")
-    with pytest.raises(ConfigError, match=f"does not say what is claimed of it; give --claim '{made}/claim.toml'$"):
+    with pytest.raises(ConfigError, match=f"does not state a claim; give --claim '{made}/claim.toml'$"):
         claim_of_run(made)
 
 
 def test_a_record_of_somewhere_else(tmp_path):
     write_run(tmp_path / "record", Run(LAYERS))
-    with pytest.raises(ConfigError, match="does not say what is claimed of it; give --claim"):
+    with pytest.raises(ConfigError, match="does not state a claim; give --claim"):
         claim_of_run(tmp_path)

@@ -62,7 +62,7 @@ def test_a_model_that_does_not_learn_and_one_example_are_noticed_by_what_moved()
     gradient = [*full_gradient(network(), x, y, seed=0).arrays.values()]
     assert check_moved(gradient, 64) == []
     one = [*full_gradient(network(), x[:1], y[:1], seed=0).arrays.values()]
-    assert "64 examples moved it as one example does" in check_moved(one, 64)[0]
+    assert "64 examples moved it as a single example does" in check_moved(one, 64)[0]
     assert check_moved(one, 1) == []
     still = [np.zeros_like(array) for array in gradient]
     assert check_moved(still, 64) == check_moved(still, 64, Last(still, 0.1)) == ["training moved no weight"]
@@ -73,7 +73,7 @@ def test_a_model_that_does_not_learn_and_one_example_are_noticed_by_what_moved()
 def test_another_model_is_a_jump():
     one, other = [*state(network(1)).values()], [*state(network(2)).values()]
     assert check_received(other, Last(one, 0.1)) == [
-        "the model is no successor of the one before: it is further from it than training goes"
+        "the model does not follow from the one before: it is further away than training goes"
     ]
     assert check_received(one, Last(one, 0.0)) == []
 

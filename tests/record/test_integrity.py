@@ -77,7 +77,7 @@ def test_a_chain_of_lines_that_were_changed_and_sealed_again_is_refused_unless_a
     report = check_record(folder)
     assert report.whole
     assert report.remarks == [
-        "the record is not signed: whoever could write the folder can have changed it and sealed it again"
+        "the record is not signed: whoever can write to the folder may have changed it and sealed it again"
     ]
 
 
@@ -411,7 +411,9 @@ def test_lines_after_a_gap_are_nobodys(signed, tmp_path):
         Record(record)
     left = Record(record, skip_damaged=True)
     assert left.signer is None
-    assert left.remarks == ["the record was signed, but its index is damaged: nobody vouches for what is left of it"]
+    assert left.remarks == [
+        "the record was signed, but its index is damaged: the signature does not cover what is left"
+    ]
     found = check_record(record)
     assert (found.whole, found.signer) == (False, None)
 
@@ -423,7 +425,7 @@ def test_a_signed_record_that_is_open_again_says_so(signed):
     (record / MANIFEST).write_bytes(mutate.sealed(manifest))
     assert Record(record).signer is None
     assert Record(record).remarks == [
-        "the record was signed, and is open again: a stopped run goes on, or somebody changed it"
+        "the record was signed, but is open again: a stopped run continues, or somebody changed it"
     ]
 
 

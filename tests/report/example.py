@@ -340,7 +340,7 @@ def prolin_findings(clients=50, rounds=300):
             verdict="leak",
             p=0.0001,
             p_adjusted=0.0003,
-            reason="91.0% is above chance (18.2%), and hardly by accident: p = 0.0001",
+            reason="91.0% is above chance (18.2%), and this is unlikely to be an accident: p = 0.0001",
             seed_mean=score,
             seed_sd=0.04,
             series=series,

@@ -37,7 +37,7 @@ def read(right, certain):
 def test_what_is_certain_or_right_is_neither_denied_nor_said_to_be_by_a_test():
     certain = replace(asr(read_off=read(1, 1), low=0.0), p_adjusted=None)
     (answer,) = answers_of([certain], RUN)
-    assert "No test decides: what is certain is so whatever else was found." in answer.sure
+    assert "It needs no test: what is certain stays certain whatever else was found." in answer.sure
     assert verdict_in_words(certain) == "leak shown"
     right = asr(read_off=read(1, 0), verdict="no evidence")
     assert verdict_in_words(replace(right, p_adjusted=0.2)) == "may be an accident"
@@ -50,8 +50,10 @@ def test_what_is_right_and_hardly_an_accident_is_not_said_to_be_one():
     assert right.p_adjusted <= 0.05
     assert verdict_in_words(right) == "not shown"
     (answer,) = answers_of([right], RUN)
-    assert answer.short == "3 examples are right, and the number is not above guessing or a baseline."
-    assert any(words.startswith("No accident, but not above guessing or a baseline") for words in answer.sure)
+    assert answer.short == "3 examples are right, but the number is not above guessing or a baseline."
+    assert any(
+        words.startswith("Unlikely to be an accident, but not above guessing or a baseline") for words in answer.sure
+    )
 
 
 def with_parts(*points):
@@ -95,14 +97,14 @@ def with_parts(*points):
         ({"read_off": read(7, 7), "chance": None}, "Yes: 7 examples of 2 clients in 3 runs are certain; 58.1%."),
         (
             {"read_off": read(2, 0), "verdict": "no evidence", "p_adjusted": 0.2},
-            "2 examples are right, and that may be an accident.",
+            "2 examples are right, but that may be an accident.",
         ),
         (
             {"read_off": read(1, 0), "verdict": "too few to tell", "p_adjusted": None},
-            "1 example is right, and that may be an accident.",
+            "1 example is right, but that may be an accident.",
         ),
         ({"read_off": read(0, 0), "verdict": "too few to tell"}, "Too few targets or clients to tell."),
-        ({"verdict": "not applicable"}, "58.1%; there is nothing to hold that against."),
+        ({"verdict": "not applicable"}, "58.1%; there is nothing to compare it with."),
         ({"attack": "unheard-of"}, "Yes: 5.8 times what guessing gives."),
         ({"verdict": "not applicable", "value": None, "low": None, "high": None}, "Not judged."),
     ],
@@ -249,7 +251,7 @@ def test_what_to_do_next_fits_the_verdict():
     (few,) = answers_of([asr(verdict="too few to tell")], RUN)
     assert "more targets" in few.next[0].what
     (blind,) = answers_of([asr(verdict="cannot be told")], RUN)
-    assert blind.next[0].buys == "No leak is excluded by this attack."
+    assert blind.next[0].buys == "This attack does not rule out a leak."
     (nothing,) = answers_of([asr(verdict="no evidence")], RUN)
     assert nothing.next == []
 
@@ -261,7 +263,7 @@ def test_the_most_exposed_client_is_the_one_that_was_judged():
     assert answer.exposed.endswith("without a leak).")
     quiet = [replace(each, verdict="no evidence") if "worst" in each.metric else each for each in findings]
     (answer,) = answers_of([each for each in quiet if each.headline or "worst" in each.metric], RUN)
-    assert answer.exposed == "No client stands out for sure."
+    assert answer.exposed == "No client certainly stands out."
     (answer,) = answers_of([findings[0]], RUN)
     assert answer.exposed.startswith(f"Client {findings[0].series['per_client'][0]['client']}:")
 

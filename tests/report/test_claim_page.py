@@ -104,10 +104,10 @@ def test_sums_show_no_client(sheet):
 
 def test_a_claim_that_holds_is_not_said_to_be_proved(tmp_path):
     text = Page(render_claim(claims.sheet(claims.central(), tmp_path))).text
-    assert "Consistent Nothing speaks against it: ε of the run of 20 rounds is 4.98 at most, by arithmetic." in text
+    assert "Consistent Nothing contradicts it: ε of the run of 20 rounds is 4.98 at most, by arithmetic." in text
     assert "2 checks: by arithmetic and by canaries." in text
     assert "point estimate 3.4" in text
-    assert "No check proves a claim: it may see too little." in text
+    assert "No check proves a claim: it may miss something." in text
     assert "contradicted in at most 5% of runs, by canaries." in text
     assert "No mechanism was given" in text
 
@@ -265,7 +265,7 @@ def test_the_schema_knows_the_keys_of_a_claim():
 @pytest.mark.slow
 def test_a_run_folder_says_what_became_of_its_claim(folder, sheet):
     before = Page(write_report(folder).read_text()).text
-    assert "None is known of this run." in before
+    assert "None is known for this run." in before
     write_claim(folder, sheet)
     (folder / "claim.html").write_text("<script>somebody else's</script>")
     html = write_report(folder).read_text()

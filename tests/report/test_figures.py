@@ -239,7 +239,7 @@ def test_a_curve_without_a_band_claims_none():
     assert "band" not in plot.svg + plot.caption
     banded = figures.roc(with_series(roc={**curve, "low": [0, 0.9], "high": [0.1, 1]}), "x", **words)
     assert "95% band" in texts(banded.svg)
-    assert "Each point of the band holds by itself." in banded.caption
+    assert "The band holds for each point separately." in banded.caption
 
 
 @matplotlib.rc_context(drawing.STYLE)

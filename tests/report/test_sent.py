@@ -19,7 +19,7 @@ def test_a_few_arrays_of_each_kind_are_named_once():
     rows.append(ROW | {"array": "5", "kind": "not understood"})
     said = "0, 1, 2 and 2 more: weights; 5: not understood"
     assert sent_in_short({"arrays": rows, "unread": ""}) == said
-    assert sent_in_short({"arrays": rows, "unread": "why"}) == f"{said}. No attack can read that"
+    assert sent_in_short({"arrays": rows, "unread": "why"}) == f"{said}. No attack can read this"
 
 
 def test_what_reached_the_server_is_named_with_its_size():

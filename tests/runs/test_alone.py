@@ -90,7 +90,7 @@ def test_a_judge_that_fails_takes_no_other_finding(toy, tmp_path, monkeypatch, c
     assert entry["why"].startswith("toy could not be judged: ")
     assert (FAULT in entry["why"]) == (how == "raises")
     page = (folder / "report.html").read_text()
-    for text in (said, "1 question asked and not answered"):
+    for text in (said, "1 question asked but not answered"):
         assert text in page
     assert said in " ".join(err.split())
     error = ElementTree.parse(junit).find("testcase[@name='Which client holds the most examples?']/error")  # noqa: S314

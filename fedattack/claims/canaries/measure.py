@@ -30,7 +30,7 @@ from fedattack.privacy.gaussian import epsilon_of
 from fedattack.record import Record
 
 _ASSUMES = {
-    "client": "the scores of canaries are independent draws of one distribution; who is no canary may send anything",
+    "client": "the scores of canaries are independent draws of one distribution; other clients may send anything",
     "record": "the coins of the canaries were fair, and nobody but the auditor knew them",
 }
 
@@ -167,7 +167,7 @@ def _bound_message(scores: CanaryScores, claim: Claim) -> float | None:
 def _describe_bound(by_shape: float, by_order: float, order: str) -> str:
     """Say which of the two bounds counts, and why."""
     if by_shape == -math.inf:
-        return f"the bound is by {order}, because the scores have not the shape of a Gaussian, or are too few to say"
+        return f"the bound is by {order}, because the scores are not Gaussian, or too few to tell"
     if by_shape >= by_order:
         return (
             f"the bound is by the scores' Gaussian shape, which is assumed of the tails; by {order} it is "
@@ -184,7 +184,7 @@ def _list_notes(scores: CanaryScores, claim: Claim, ceiling: float) -> Iterator[
         return
     if scores.rounds != claim.rounds:
         yield (
-            f"the record has {scores.rounds} rounds, and the claim speaks of {claim.rounds}: the bound is that of the "
+            f"the record has {scores.rounds} rounds, and the claim is for {claim.rounds}: the bound is that of the "
             "record"
         )
     if claim.relation == "replace":
@@ -232,8 +232,8 @@ def canary_sentence(claim: Claim, finding: ClaimFinding, result: CanaryResult) -
     if finding.value is None:
         return f"The canaries cannot show it: {finding.reason}."
     if not finding.value:
-        return "Canaries in the run were not told apart."
-    said = f"Canaries in the run were told apart. At {100 * result.confidence:.0f} %, ε of {scope_of(claim)} is "
+        return "The canaries in the run could not be detected."
+    said = f"The canaries in the run were detected. At {100 * result.confidence:.0f} %, ε of {scope_of(claim)} is "
     said += f"{in_figures(finding.value)} or more"
     if result.by_order is None:
         return f"{said}."

@@ -52,7 +52,7 @@ def testify(claim: Claim, folder: Path, *, sends_models: bool) -> tuple[Testimon
 def _find_hindrance(record: Record, sends_models: bool) -> str:
     """Say why records tell nothing of clients' noise; empty if they do."""
     if record.protocol == "fedmd":
-        return "replies of fedmd are predictions, and no updates that noise of a claim is added to"
+        return "replies of fedmd are predictions, not updates with the noise of a claim"
     if not sends_models:
         return "clients send gradients or differences, and no models; check what makes them by --mechanism"
     if record.view == "aggregate" and record.server != "passive":

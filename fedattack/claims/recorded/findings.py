@@ -31,7 +31,7 @@ from fedattack.record import Record
 # Names that a reason has room for.
 _NAMED = 5
 _NO_NUMBERS = "no update of the record is of finite numbers, and differs from what the client had received"
-_NO_REACH = "the claim lacks clip, so that nothing says how far one unit moves an update"
+_NO_REACH = "the claim lacks clip, so it is unknown how far one unit moves an update"
 
 
 def recorded_findings(claim: Claim, testimony: Testimony) -> list[ClaimFinding]:
@@ -170,7 +170,7 @@ def _find_missing(testimony: Testimony, named: Sequence[Party]) -> tuple[str, st
     unseen = _describe_unseen(testimony)
     if unseen:
         return UNCHECKED, unseen
-    return CONSISTENT, "each message has room for noise of the claimed size, and it would be noticed if it were missing"
+    return CONSISTENT, "each message can contain noise of the claimed size, and missing noise would be noticed"
 
 
 def _describe_unseen(testimony: Testimony) -> str:
@@ -183,7 +183,7 @@ def _describe_unseen(testimony: Testimony) -> str:
     who = "the clients together" if testimony.sums else f"{len(unseen):,} of {len(watched):,} clients"
     return (
         f"what {who} sent moves further than the claimed noise (noise of {max(bounds, default=math.inf):.3g} at "
-        "most): noise that is missing there would not be noticed"
+        "most): missing noise would not be noticed there"
     )
 
 
@@ -209,8 +209,8 @@ def _describe_noticed(testimony: Testimony) -> list[str]:
     if len(rest) > _NAMED:
         shown += " …"
     return [
-        f"in {len(noticed):,} of {len(testimony.arrays):,} arrays noise that is missing would be noticed; the others "
-        f"are too small, or move too far: {shown}"
+        f"in {len(noticed):,} of {len(testimony.arrays):,} arrays missing noise would be noticed; the others are too "
+        f"small, or move too far: {shown}"
     ]
 
 
@@ -264,7 +264,7 @@ def sentence_of(claim: Claim, testimony: Testimony, findings: Sequence[ClaimFind
         if epsilon.rounds:
             sentences.append(f"T{_describe_rounds(claim, epsilon.rounds)[1:]}.")
             of = run_of(epsilon.rounds)
-        sentences.append(f"The record leaves room for no ε below {in_figures(epsilon.value)} for {of}.")
+        sentences.append(f"The record allows no ε below {in_figures(epsilon.value)} for {of}.")
     named = _list_faulty(testimony)
     if missing.verdict == CONSISTENT:
         sentences.append("Noise of the claimed size can be in each message.")

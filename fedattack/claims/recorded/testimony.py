@@ -19,7 +19,7 @@ CLEAR = 1.4
 the update is then smaller than the noise."""
 
 _CENTRAL = (
-    "the server adds the noise, and a record tells of noise that clients add; test what the server releases by "
+    "the server adds the noise, and a record only shows noise that clients add; test the server's release with "
     "--mechanism, or put canaries into the run"
 )
 
@@ -75,7 +75,7 @@ def expected_of(claim: Claim, protocol: str) -> Expected:
         draws = LaplaceDraws()
     lacks = ""
     if not claim.deviation:
-        lacks = "the claim says nothing of the noise: it lacks sigma, or noise-multiplier and clip"
+        lacks = "the claim does not state the noise: it lacks sigma, or noise-multiplier and clip"
     return Expected(draws, claim.deviation or None, claim.clip, claim.clip, lacks)
 
 
@@ -83,7 +83,7 @@ def _expect_last_step(claim: Claim, rate: float | None) -> Expected:
     """Say what DP-SGD does to a message: its last step has noise that is independent of everything before it."""
     draws = GaussianDraws()
     if rate is None or claim.batch_size is None:
-        lacks = "a dp-sgd claim is held against updates by learning-rate and batch-size, which it lacks"
+        lacks = "to compare a dp-sgd claim with updates, it needs learning-rate and batch-size, which it lacks"
         return Expected(draws, None, None, lacks=lacks)
     # A step moves the update by lr / batch times the noisy sum of gradients.
     step = rate / claim.batch_size

@@ -43,7 +43,7 @@ def look_at_records(records: Mapping[str, Record], testimony: Testimony) -> None
             testimony.lacks = "no round of the record has a sum, and the model before it"
         return
     if sums:
-        testimony.note("the record shows sums alone: no client can be named, and no single update can be looked at")
+        testimony.note("the record shows only sums: no client can be named, and no single update can be checked")
     # Before any test: each is held to its share of the error.
     testimony.share_errors(messages, max(1, *(len(float_parameters(record)) for record in records.values())))
     for run, record, round_ in rounds:
@@ -125,7 +125,7 @@ def _note_integers(record: Record, round_: Round, messages: Sequence[Message], t
         for message in messages:
             sent, before = message.get_sent(parameter.name), message.received.get(parameter.name)
             if sent is not None and before is not None and not np.array_equal(sent, before):
-                testimony.note(f"{parameter.name} ({parameter.dtype}) is changed, and sent without noise")
+                testimony.note(f"{parameter.name} ({parameter.dtype}) changes, and is sent without noise")
 
 
 def _judge_mean(party: Party, round_: Round, mean: UpdateLook, testimony: Testimony) -> None:

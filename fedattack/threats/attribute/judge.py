@@ -67,11 +67,11 @@ class AttributeJudge(Judge[AttributeCase]):
     needs_truth = ("attributes",)
     beside = ("aia", "ara", BASELINES)
     notes = (
-        "What counts of attribute inference is the excess over guessing the attribute without any update, from the "
-        "other columns and the label. Its null is the same against a shuffled truth; a null run, in which clients "
-        "train on a shuffled column, is `--set permute-sensitive=true`.",
-        "For a leak, answers must have to do with the values of these clients, and be right more often than the best "
-        "guess. A guess that nobody thought of, and that happens to suit these clients better, looks the same.",
+        "For attribute inference, what counts is the excess over guessing the attribute without any update, from the "
+        "other columns and the label. Its null compares the same answers with a shuffled truth; a null run, in which "
+        "clients train on a shuffled column, is `--set permute-sensitive=true`.",
+        "For a leak, answers must depend on the values of these clients, and be right more often than the best guess. "
+        "A guess that nobody thought of, and that happens to fit these clients better, looks the same.",
     )
     method: ClassVar[str] = ""
     """The method that was fixed in advance as the one that counts; the first of the scores if it is empty."""
@@ -133,8 +133,8 @@ class AttributeJudge(Judge[AttributeCase]):
             series["attributes"] = self._table()
         return Measurement(
             label=f"Values of {self.column}: accuracy of {self.main} above the best baseline ({self.best})",
-            reason="the baseline is the best of those on these very examples, both are held against each other example "
-            "by example, and the null is the same against a shuffled truth",
+            reason="the baseline is the best one on these very examples; both are compared example by example, and "
+            "the null uses a shuffled truth",
             value=value,
             n=self.n,
             interval=interval,
@@ -230,7 +230,7 @@ class AttributeJudge(Judge[AttributeCase]):
             verdict=NOT_APPLICABLE,
         )
 
-    @measure("membership", "Examples told to be the client's, or not, before the attribute")
+    @measure("membership", "Examples recognised as the client's or not, before the attribute")
     def tell_members(self) -> Measurement | None:
         """Judge which candidates were taken for members, where clients' examples lay among decoys."""
         answers, largest = [], 0
@@ -247,7 +247,7 @@ class AttributeJudge(Judge[AttributeCase]):
             return None
         draw = self.rng(_DEALING)
         return right.measured(
-            "chance is saying the same of all, the null the same answers dealt at random",
+            "chance is one answer for all, the null the same answers in random order",
             null=null_of([_deal_answers(answers, draw) for _ in range(self.shuffles)], right.n),
             chance=largest / right.n,
             test=_test_members(answers, candidates, self.rng(_MEMBERSHIP), self.draws),
@@ -272,7 +272,7 @@ class AttributeJudge(Judge[AttributeCase]):
             different = max(map(_count_different, asked))
             return Reach(by_exchanges, f"{different} clients with different values", f"{enough} of them", setting)
         enough = smallest(lambda examples: 2.0**examples * needed >= 1)
-        words = "examples that have another value than the commonest one"
+        words = "examples that do not have the most common value"
         most = max(max(Counter(one.owners).values(), default=0) for one in asked)
         setting = f"records-per-client={_RECORDS}" if most < _RECORDS else ""
         return Reach(max(by_wins, by_exchanges), f"{wins} {words}", f"{enough} of them", setting)
@@ -362,9 +362,9 @@ class AttributeJudge(Judge[AttributeCase]):
         answers = self.answers[method]
         baselines = self._of_baselines(lambda guesses: _accuracy(guesses, self.truth))
         unanswered = self.n - sum(self.each(lambda case: int(case.answered(method).sum())))
-        note = f"; {unanswered:,} examples without an answer count as the majority's value" if unanswered else ""
+        note = f"; {unanswered:,} examples without an answer count as the majority value" if unanswered else ""
         return self.rates[method].measured(
-            f"chance is a value at random, the null a shuffled truth{note}",
+            f"chance is a random value, the null a shuffled truth{note}",
             label=f"Values of {self.column} recovered by {method}",
             null=self._shuffle_truth(lambda truth: _accuracy(answers, truth), self.n),
             chance=1 / len(self.names),

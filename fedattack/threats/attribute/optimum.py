@@ -56,13 +56,13 @@ class Optimum:
 HOW = {
     "messages": "",
     "messages and public attributes": (
-        "messages alone do not determine the local optimum (they are fewer than unknowns, or the models sent hardly "
-        "differ in some directions), so it was decoded with the help of the public attributes"
+        "messages alone do not determine the local optimum (there are fewer messages than unknowns, or the models "
+        "sent hardly differ in some directions), so the public attributes helped to decode it"
     ),
     "extrapolated": "the local optimum is not determined and was extrapolated from the messages",
     "last returned": (
         "the local optimum is not determined, and no extrapolation explains the labels better than the last returned "
-        "model, which stands for it"
+        "model, which is used instead"
     ),
     "not seen": "no usable reply",
 }

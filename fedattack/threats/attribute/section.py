@@ -66,8 +66,8 @@ def accuracies(finding: Finding, slug: str) -> Plot:
         title,
         to_svg(figure, slug, title, f"Dot chart. {'; '.join(sentences)}."),
         f"The values are {list_words(_some(series['values']), 'and')}. All methods fill in the same examples. "
-        "Where one value is common, naming it for everybody is often right, but its balanced accuracy, the mean over "
-        "values of how many of their examples are recovered, is that of a value at random.",
+        "If one value is common, naming it for everybody is often right, but its balanced accuracy (the mean share "
+        "recovered over all values) is that of a random value.",
         ["method", "accuracy", "interval", "balanced accuracy"],
         table,
     )
@@ -98,7 +98,7 @@ def roc(finding: Finding, slug: str) -> Plot:
         title=f"How many examples with {column} {value} {_method(finding)} finds at each rate of false alarms",
         found=f"examples with {value}",
         accused="examples of another value",
-        caption=f"The score is how sure the attack is of {column} {value}, the rarest value.",
+        caption=f"The score is how sure the attack is about {column} {value}, the rarest value.",
     )
 
 
@@ -164,7 +164,7 @@ def _explains(findings: Sequence[Finding]) -> Explained:
     if best not in by_method:
         return Explained()
     right, at_random = shown(by_method[best]["accuracy"]), shown(attributes["random"])
-    words = f"The best guess without any update ({best}) is right for {right}, a value at random for {at_random}."
+    words = f"The best guess without any update ({best}) is right for {right}, a random value for {at_random}."
     for finding in findings:
         if finding.metric == "accuracy" and finding.value is not None:
             words = f"The attack is right for {shown(finding.value)} of the examples. {words}"

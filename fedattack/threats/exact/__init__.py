@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 class ExactThreat(Threat):
     name = "exact"
-    question = "Which training examples can be read off exactly?"
+    question = "Which training examples can be recovered exactly?"
     options = (ExactOptions,)
 
     def load_attacks(self) -> tuple[type, ...]:

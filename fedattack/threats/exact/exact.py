@@ -329,7 +329,7 @@ class _UpdateReader:
         if not self.options.draws:
             return refuse(inputs, "draws=0 leaves it out")
         if find_bins(update.start):
-            return refuse(inputs, "its neurons look in one direction, and are read one by one")
+            return refuse(inputs, "its neurons look in one direction, so they are read one by one")
         if not self.layer.is_relu:
             return refuse(inputs, "no ReLU follows the first layer: no example leaves a neuron at zero")
         if steps > 1 and len(update.nodes) > 1:

@@ -38,24 +38,24 @@ class ExactJudge(ClientsJudge[ExactCase]):
 
     case = ExactCase
     notes = (
-        "An example counts as read off if each of its numbers is within a thousandth of its feature's span. The null "
-        "of exact.recovered is what was read off beside examples that nobody trained on.",
-        f"An example that was read off is certain if each of its numbers is within {PRECISE:g} of its feature's span, "
-        f"and {BITS:g} bits or more tell it from every example that another client or nobody holds.",
+        "An example counts as recovered if each of its numbers is within a thousandth of its feature's range. The "
+        "null of exact.recovered compares what was recovered with examples that nobody trained on.",
+        f"A recovered example is certain if each of its numbers is within {PRECISE:g} of its feature's range, and "
+        f"{BITS:g} bits or more tell it from every example that another client or nobody holds.",
     )
 
-    @measure("recovered", "Training examples read off exactly", headline=True)
+    @measure("recovered", "Training examples recovered exactly", headline=True)
     def find_recovered(self) -> Measurement:
         """Count the clients' examples that are among those that were read off."""
         if not self.asked:
-            return no_value("of no client all training examples are known, so that nobody can compare")
+            return no_value("there is no client whose training examples are all known, so nothing can be compared")
         rate = Rate.of([case.is_read for case in self.asked])
         bars = {AUXILIARY: self._guess()}
         reason, parts = "", {}
         if all(len(case.evaluation) for case in self.asked):
             null = Rate.of([case.others_read for case in self.asked])
             parts = {"null": null.null(), "chance": null.value}
-            reason = "the null is the same beside examples that nobody trained on"
+            reason = "the null compares the same with examples that nobody trained on"
         return rate.measured(
             reason or "no example is known that nobody trained on",
             bars=bars,
@@ -84,7 +84,7 @@ class ExactJudge(ClientsJudge[ExactCase]):
         """Say how likely so much of what was read off is held by whom it is said to be of alone."""
         return self._met.test(self.rng(_TESTING), self.draws)
 
-    @measure("precision", "Read-off examples that a client trained on")
+    @measure("precision", "Recovered examples that a client trained on")
     def find_precision(self) -> Measurement | None:
         """Count what was read off and is an example of the client, or of sums of any."""
         credit = [case.truly_of >= 0 for case in self.asked if len(case.truly_of)]
@@ -93,7 +93,7 @@ class ExactJudge(ClientsJudge[ExactCase]):
         rate = Rate.of(credit)
         exchanged = self._met.draw(self.rng(_SHUFFLING), self.shuffles) / rate.n
         return rate.measured(
-            "it says how far the attacker may trust what was read off",
+            "it says how far the attacker can trust what was recovered",
             null=null_of(exchanged.tolist(), rate.n),
             chance=float(exchanged.mean()),
             test=self._test,
@@ -118,7 +118,8 @@ class ExactJudge(ClientsJudge[ExactCase]):
         fits = Fits([case.traced for case in self._sums])
         exchanged = fits.draw(self.rng(_SHUFFLING), self.shuffles) * sum(fits.sizes) / rate.n
         return rate.measured(
-            "of what was read off and is an example; who took part when tells whose it is",
+            "the share of correctly recovered examples whose owner is named right; the owner follows from who took "
+            "part in which round",
             null=null_of(exchanged.tolist(), rate.n),
             chance=float(exchanged.mean()),
             test=fits.test(self.rng(_TRACING), self.draws),
@@ -143,24 +144,25 @@ class ExactJudge(ClientsJudge[ExactCase]):
             rate.value,
             draw,
             self.rng(_LINKING),
-            "whose the examples are exchanged among those that were read off",
+            "the owners of the recovered examples exchanged",
             arrangements=prod(run.arrangements for run in linked),
             draws=self.draws,
         )
         return rate.measured(
-            f"of what was read off and is an example; {wrong} examples are in a group of several clients",
+            f"the share of correctly recovered examples that are in a group of one client; {wrong} examples are in a "
+            "group of several clients",
             null=null_of(exchanged.tolist(), rate.n),
             chance=float(exchanged.mean()),
             test=test,
             by_seed=rate.by_seed,
         )
 
-    @measure("psnr", "Peak signal-to-noise ratio of the nearest that was read off, mean")
+    @measure("psnr", "Mean peak signal-to-noise ratio of the nearest recovered example")
     def find_ratio(self) -> Measurement | None:
         """Take the mean of the peak signal-to-noise ratios of images."""
         return self._take_mean("psnr", _ratio_of, (0.0, IDENTICAL), "dB", is_image=True)
 
-    @measure("columns", "Numbers of an example that its nearest read-off has")
+    @measure("columns", "Numbers of an example that the nearest recovered one has")
     def find_columns(self) -> Measurement | None:
         """Take the mean share of columns of tables that are right."""
         return self._take_mean("columns", _share_of_columns, (0.0, 1.0), "proportion", is_image=False)
@@ -183,7 +185,7 @@ class ExactJudge(ClientsJudge[ExactCase]):
             value=float(every.mean()),
             n=len(every),
             interval=interval,
-            reason=f"the verdict is that of exact.recovered; {name} counts what is nearly right, too",
+            reason=f"the verdict is that of exact.recovered; {name} also counts what is nearly right",
             units=units,
             baselines={AUXILIARY: float(np.concatenate(guesses).mean())},
             verdict=NOT_APPLICABLE,

@@ -143,13 +143,16 @@ def take_apart(
     alive = np.abs(moved).max(axis=1) > 0
     moved, start, rounding = moved[alive], start[alive], rounding[alive]
     if batch >= min(moved.shape):
-        return refuse(inputs, f"{batch} examples are not fewer than {min(moved.shape)}, of its inputs and live neurons")
+        return refuse(
+            inputs,
+            f"{batch} examples are too many: expected fewer than {min(moved.shape)}, of its inputs and live neurons",
+        )
     left, values, right = np.linalg.svd(moved, full_matrices=False)
     floor = float(np.sqrt(np.square(rounding).mean())) * sum(np.sqrt(moved.shape))
     rank = _find_rank(values, batch, floor)
     if not rank:
         return refuse(
-            inputs, f"its gradient has no rank of {batch} or less: noise, decay or another protection is in it"
+            inputs, f"its gradient has a rank above {batch}: it contains noise, weight decay or another protection"
         )
     if rank > _MOST_COLUMNS:
         return refuse(inputs, f"{rank} columns are more than the {_MOST_COLUMNS} that draws find")

@@ -20,7 +20,7 @@ class ExactOptions(Options):
     )
     in_apps = InApps(place=3, reads_steps=True)
 
-    replies: int = setting(10, "replies of each client that are looked at, spread over the run; of sums all are", ge=1)
-    draws: int = setting(
-        100_000, "sets of neurons that are drawn for an update to take a batch apart; 0 leaves that out", ge=0
+    replies: int = setting(
+        10, "replies of each client that are attacked, spread over the run; sums are all attacked", ge=1
     )
+    draws: int = setting(100_000, "sets of neurons drawn for an update to separate its batch; 0 skips this", ge=0)

@@ -14,20 +14,21 @@ def _name_exposed(findings: Sequence[Finding]) -> str:
         return ""
     whole = sum(row["read"] == row["examples"] for row in clients)
     if whole:
-        return f"Of {whole} of {len(clients)} clients all examples were read off."
+        return f"Of {whole} of {len(clients)} clients all examples were recovered."
     most = max(clients, key=lambda row: row["read"] / row["examples"])
-    return f"Client {most['client']}: {most['read']:,} of its {most['examples']:,} examples were read off."
+    return f"Client {most['client']}: {most['read']:,} of its {most['examples']:,} examples were recovered."
 
 
 SECTION = Section(
-    question="Can the server read training examples off exactly?",
-    strength={"recovered": "{value} of the training examples were read off exactly, where guessing gives {chance}"},
+    question="Can the server recover training examples exactly?",
+    strength={"recovered": "{value} of the training examples were recovered exactly; guessing gives {chance}"},
     exposed=_name_exposed,
     sentences={
-        "recovered": "Of the clients' training examples {value}{interval} were read off exactly{chance}.",
-        "precision": "Of what was read off {value}{interval} are training examples{chance}.",
-        "clients": "Of the examples read off sums {value}{interval} were traced to their client{chance}.",
-        "linked": "Of the examples read off sums {value}{interval} are grouped with others of the same client{chance}.",
+        "recovered": "{value} of the clients' training examples{interval} were recovered exactly{chance}.",
+        "precision": "{value} of what was recovered{interval} are training examples{chance}.",
+        "clients": "{value} of the examples recovered from sums{interval} were traced to their client{chance}.",
+        "linked": "{value} of the examples recovered from sums{interval} are grouped with others of the same "
+        "client{chance}.",
     },
     tables=(RULES, CLIENTS, ROUNDS, UPDATES),
 )

@@ -17,12 +17,14 @@ RULES = Table(
     "rules",
     (
         Column("rule", "rule", kinds.choice("two neurons", "known values", "whole batch")),
-        Column("named", "read off", kinds.COUNT, about="Examples that were read off."),
+        Column("named", "read off", kinds.COUNT, about="Examples that were recovered."),
         Column("right", "of these training examples", kinds.COUNT, about="How many of them are training examples."),
-        Column("error", "largest error", kinds.number(0), _say_error, about="Of these, as a part of the span."),
+        Column(
+            "error", "largest error", kinds.number(0), _say_error, about="Of these, as a share of the feature's range."
+        ),
     ),
     title="How examples were told from mixtures",
-    caption="Over all runs. The largest error of those that are right is a part of the feature's span.",
+    caption="Over all runs. The largest error of correct examples is a share of the feature's range.",
     over_runs=True,
     about="How examples were told from mixtures, over all runs.",
 )
@@ -32,9 +34,9 @@ CLIENTS = Table(
     (
         Column("client", "client", kinds.TEXT),
         Column("examples", "examples", kinds.whole(1)),
-        Column("read", "read off exactly", kinds.COUNT, file="read off", about="How many were read off exactly."),
+        Column("read", "read off exactly", kinds.COUNT, file="read off", about="How many were recovered exactly."),
     ),
-    title="What was read off of each client",
+    title="What was recovered for each client",
     caption="Of the first run, at most 20 clients.",
     most=20,
     file="one row for each client",
@@ -48,8 +50,8 @@ ROUNDS = Table(
         Column("share", "read off", kinds.SHARE),
     ),
     title="After how many rounds",
-    caption="Of the first run: the part of all examples that was read off by then.",
-    about="Of the first run: which part of all examples was read off by a round.",
+    caption="Of the first run: the share of all examples that was recovered by then.",
+    about="Of the first run: which share of all examples was recovered by a round.",
 )
 
 UPDATES = Table(
@@ -59,12 +61,12 @@ UPDATES = Table(
         Column("client", "client", kinds.TEXT),
         Column("batch", "examples", kinds.COUNT, about="Examples; 0 where nobody knows how many."),
         Column("found", "found", kinds.COUNT),
-        Column("why", "why not", kinds.TEXT, _say_why, about="Why it was not taken apart; empty if it was."),
+        Column("why", "why not", kinds.TEXT, _say_why, about="Why it was not separated; empty if it was."),
     ),
     title="Whole batches",
-    caption="Of the first run, at most 20 updates: whether the batch was taken apart, and why not.",
+    caption="Of the first run, at most 20 updates: whether the batch was separated, and why not.",
     most=20,
-    about="Updates of the first run: whether the whole batch was taken apart, and why not.",
+    about="Updates of the first run: whether the whole batch was separated, and why not.",
 )
 
 EXAMPLES = Table(
@@ -74,5 +76,5 @@ EXAMPLES = Table(
         holder="trained on by",
         error="largest error, of the span",
     ),
-    file="one row for each example that was read off, whose it is said to be, and whose it is",
+    file="one row for each recovered example, with the named and the true owner",
 )

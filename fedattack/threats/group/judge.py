@@ -53,8 +53,8 @@ class PrivateAttributeJudge(Judge[PrivateAttributeCase]):
 
     case = PrivateAttributeCase
     notes = (
-        "The null of private-attribute's findings is the same decisions against other clients' values. A static "
-        "adversary knows nothing of a defence; an adaptive one trained on updates that it defended itself.",
+        "The null of private-attribute's findings compares the same decisions with other clients' values. A static "
+        "adversary does not know of a defence; an adaptive one trained on updates that it defended itself.",
     )
 
     @measure("*-*")
@@ -80,7 +80,7 @@ class PrivateAttributeJudge(Judge[PrivateAttributeCase]):
         baselines = {MAJORITY: fmean(commonest)}
         values = list(self.cases[0].found.attributes[name])
         return rate.measured(
-            "the null is the same decisions against other clients' values",
+            "the null compares the same decisions with other clients' values",
             metric=metric_of(name, adversary),
             label=f"{name.capitalize()} named by {_say_adversary(adversary)}",
             value=exchange.observed,

@@ -45,5 +45,5 @@ class PrivateAttributeOptions(WorkersOptions, MemoryOptions):
     adversaries: tuple[Adversary, ...] = setting(
         ADVERSARIES, f"some of {', '.join(ADVERSARIES)}, separated by commas (all)"
     )
-    clients: int = setting(SHADOWS, f"how many clients are made up from auxiliary records ({SHADOWS})", ge=1)
+    clients: int = setting(SHADOWS, f"how many clients are simulated from auxiliary records ({SHADOWS})", ge=1)
     epochs: int = setting(EPOCHS, f"of the networks' training ({EPOCHS})", ge=1)

@@ -262,7 +262,7 @@ class PrivateAttribute(Attack):
     knows: ClassVar[tuple[str, ...]] = (
         "the model's architecture and loss",
         "how clients train: learning rate, epochs, batch size",
-        "examples of about the clients' distribution whose owners' private attributes it knows",
+        "examples of about the clients' distribution, with the private attributes of their owners",
         "for adaptive adversaries the clients' defence and its settings, but not what it draws",
     )
 

@@ -1,4 +1,4 @@
-"""How private attributes are shown: by round, by stated confidence, and which value was taken for which."""
+"""How private attributes are shown: by round, by stated confidence, and which value was mistaken for which."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -59,7 +59,7 @@ def by_round(findings: Sequence[Finding], slug: str) -> Plot:
     return Plot(
         title,
         to_svg(figure, slug, title, f"{len(findings)} small line charts. {'; '.join(ends)}."),
-        "Each round is attacked by itself. All panels have the same axes.",
+        "Each round is attacked separately. All panels have the same axes.",
         ["adversary", "round", "named rightly"],
         rows,
     )
@@ -87,7 +87,7 @@ def by_confidence(findings: Sequence[Finding], slug: str) -> Plot:
     return Plot(
         title,
         to_svg(figure, slug, title, f"{len(findings)} small charts. Expected calibration errors: {'; '.join(errors)}."),
-        "On the dashed line an adversary knows how sure to be.",
+        "On the dashed line an adversary is right as often as it says.",
         ["adversary", "stated confidence", "named rightly", "answers"],
         rows,
     )
@@ -109,7 +109,7 @@ def _confusion(finding: Finding) -> PageTable | None:
         return None
     values, counts = finding.series["confusion"]["values"], finding.series["confusion"]["counts"]
     return PageTable(
-        f"{finding.label}: which value was taken for which",
+        f"{finding.label}: which value was mistaken for which",
         "A row is the value that clients have, a column the value that the server named. The server names one value "
         "for each reply, so a client counts once for each of its rounds.",
         ["clients have", *map("named {}".format, values)],

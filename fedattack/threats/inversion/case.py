@@ -91,8 +91,8 @@ class InversionCase(Case):
         """The truth."""
         if self.truth.records is None:
             raise DataError(
-                f"seed {self.seed}: truth/records.npz is not there, so that reconstructed examples can be held against "
-                "nothing; a run's preparation writes it for clients of few examples (--set records=1)"
+                f"seed {self.seed}: truth/records.npz is missing, so there is nothing to compare reconstructed "
+                "examples with; a run's preparation writes it for clients of few examples (--set records=1)"
             )
         return self.truth.records
 

@@ -253,8 +253,8 @@ class GradientInversion(Attack):
             if self.options.statistics and used < layers:
                 seen.notes.append(
                     f"round {number}, client {name}: the buffers of {layers - used} of {layers} layers of batch "
-                    "normalisation do not tell means and variances of its batches: there are none, they stayed as they "
-                    "were, are not finite, or counted another number of batches; the attack goes on without them"
+                    "normalisation do not tell the means and variances of its batches: they are missing, unchanged or "
+                    "not finite, or counted another number of batches; the attack continues without them"
                 )
         return batches, replies
 
@@ -263,7 +263,7 @@ class GradientInversion(Attack):
         several = [count for count in counts if len(client.sizes(count)) > 1]
         if not several:
             return []
-        taken = "takes one order for all epochs"
+        taken = "assumes one order for all epochs"
         if self.options.order == "searched" and all(client.can_order(count) for count in several):
             taken = "searches for it with the examples"
         return [
@@ -333,8 +333,8 @@ class GradientInversion(Attack):
             raise RecordError(f"it says that it has {count} examples; at most {_MOST_RECORDS} are searched for")
         if training.steps(count) > _MOST_STEPS:
             raise RecordError(
-                f"a client of {count:,} examples makes {training.steps(count):,} steps by knowledge of training; at "
-                f"most {_MOST_STEPS:,} are imitated: state fewer epochs, or a larger batch_size"
+                f"a client of {count:,} examples makes {training.steps(count):,} steps according to knowledge of "
+                f"training; at most {_MOST_STEPS:,} are simulated: state fewer epochs, or a larger batch_size"
             )
         labels = _read_labels(model, movement, count) if label == "rule" else None
         received = dict(reply.received or {})

@@ -35,9 +35,9 @@ class InversionJudge(Judge[InversionCase]):
     case = InversionCase
     needs_truth = ("records",)
     notes = (
-        "A reconstruction is held against guesses without any gradient, too: images of one class resemble each other. "
-        "Where the residual of the replay is large, the attack looks at another computation than the client's, "
-        "and that it fails says nothing of privacy.",
+        "A reconstruction is also compared with guesses without any gradient, because images of one class resemble "
+        "each other. If the residual of the replay is large, the attack assumes another computation than the "
+        "client's, and its failure says nothing about privacy.",
     )
 
     def __init__(
@@ -84,7 +84,8 @@ class InversionJudge(Judge[InversionCase]):
         """Take the median of the mean squared errors."""
         values = self._by_seed(self.results, "error")
         return Measurement(
-            reason="less is worse; the verdict is that of the peak signal-to-noise ratio, which says the same in dB",
+            reason="lower is a worse leak; the verdict is that of the peak signal-to-noise ratio, which says the same "
+            "in dB",
             value=_median_of(values),
             n=sum(map(len, values)),
             interval=median_interval(values, bounds=(0.0, 1.0)),
@@ -108,8 +109,8 @@ class InversionJudge(Judge[InversionCase]):
             chances.append(float(counts.max() / counts.sum()))
         alone = any(self.each(lambda case: len(case.sizes) == 1))
         return Rate(sums, sizes).measured(
-            "as many as a batch's restored labels have in common with its true ones; chance is the commonest label, "
-            "the null another client's labels",
+            "how many of a batch's restored labels are among its true ones; chance is the most common label, the null "
+            "another client's labels",
             null=None if alone else Rate(nulls, sizes).null(),
             test=self._test_labels(sum(sums)),
             chance=max(chances),
@@ -125,12 +126,12 @@ class InversionJudge(Judge[InversionCase]):
         causes: dict[str, None] = {}
         for replay in preflights:
             causes |= dict.fromkeys(replay.causes)
-        note = f"; what may explain the others: {'; '.join(causes)}" if causes else ""
+        note = f"; possible causes for the others: {'; '.join(causes)}" if causes else ""
         residuals = np.minimum([replay.residual for replay in preflights], 1e9)
         right = sum(replay.fits for replay in preflights)
         return Measurement(
-            reason="the true examples, put through what the attacker takes a client to compute, give what the client "
-            f"sent for {right} of {len(preflights)} replies{note}",
+            reason="the true examples, put through the training that the attacker assumes, give what the client sent "
+            f"for {right} of {len(preflights)} replies{note}",
             value=float(np.median(residuals)),
             n=len(preflights),
             units="",
@@ -204,7 +205,7 @@ class InversionJudge(Judge[InversionCase]):
             return total
 
         arrangements = count_of(sum(self.each(lambda case: case.label_arrangements)))
-        how, rng = "the clients of each run that have as many examples exchanged", self.rng(_TESTING)
+        how, rng = "the clients of each run with equally many examples exchanged", self.rng(_TESTING)
         return significance_of(observed, draw, rng, how, arrangements=arrangements, draws=self.draws)
 
     def _recognise(self, seeds: Sequence[Sequence[Compared]]) -> Rate:

@@ -34,7 +34,7 @@ class GradientInversionOptions(WorkersOptions, MemoryOptions):
     )
     in_apps = InApps(
         of_few=True,
-        remedy="clients of few examples that train by plain SGD, and somebody who evaluates on others",
+        remedy="clients of few examples that train by plain SGD, and an evaluation on other examples",
         asked_of="arrays",
     )
 
@@ -48,15 +48,15 @@ class GradientInversionOptions(WorkersOptions, MemoryOptions):
     method: Method = setting("cos", "cos: cosine distance and Adam; l2: squared distance and L-BFGS (cos)")
     iterations: int = setting(1000, "gradients computed for a batch, over all its starts (1000)", ge=1)
     restarts: int = setting(
-        1, "starts that share the iterations, the worse half given up again and again; the best counts (1)", ge=1
+        1, "starts that share the iterations; the worse half is dropped again and again, and the best counts (1)", ge=1
     )
     variation: float | None = setting(
-        None, "weight of the total variation of images beside the log of the distance (3 for cos, 0 for l2)", ge=0
+        None, "weight of the total variation of images, relative to the log of the distance (3 for cos, 0 for l2)", ge=0
     )
     statistics: float = setting(
         1.0,
-        "weight of the batch's means and variances, where buffers of batch normalisation tell them, beside the log of "
-        "the distance (1)",
+        "weight of the batch's means and variances, if buffers of batch normalisation tell them, relative to the log "
+        "of the distance (1)",
         ge=0,
     )
     order: Order = setting(
@@ -72,5 +72,5 @@ class GradientInversionOptions(WorkersOptions, MemoryOptions):
     )
     label: Labels | None = setting(
         None,
-        "rule: read off the last layer; free: searched for (rule for classes, free for a regression)",
+        "rule: read from the last layer; free: searched for (rule for classes, free for a regression)",
     )

@@ -29,7 +29,7 @@ _BATCHES = (0, 1, 8, 16, 32, 64)
 _MOMENTA = (0.0, 0.9)
 
 UNEXPLAINED = (
-    "none of the usual causes: the client changes its update before it sends it (a defence, clipping, noise), or has "
+    "none of the usual causes: the client changes its update before sending it (a defence, clipping, noise), or uses "
     "another model, loss, labels or examples"
 )
 

@@ -42,8 +42,8 @@ def pictures(finding: Finding, slug: str) -> Plot:
     return Plot(
         title,
         to_svg(figure, slug, title, described),
-        "Above, what a client trained on; below, what the server made of its reply, with its peak signal-to-noise "
-        f"ratio. The first {len(images)} examples that were attacked, not the best. The server does not see the true "
+        "Above, what a client trained on; below, the server's reconstruction, with its peak signal-to-noise ratio. "
+        f"The first {len(images)} examples that were attacked, not the best. The server does not see the true "
         "images; the audit knows them.",
         ["client", "round", "peak signal-to-noise ratio", "structural similarity"],
         rows,
@@ -75,8 +75,8 @@ SECTION = Section(
     question="Can the server see what the examples look like?",
     exposed=_best_seen,
     sentences={
-        "recognised": "For {value}{interval} of the examples that clients trained on, what clients sent gave the "
-        "server a reconstruction of 20 dB or better{chance}.",
+        "recognised": "The server reconstructed {value} of the examples that clients trained on{interval} to 20 dB or "
+        "better{chance}.",
     },
     figures=(("pictures", pictures),),
     forms=FORMS,

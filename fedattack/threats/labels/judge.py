@@ -141,8 +141,8 @@ class LabelsJudge(ClientsJudge[LabelsCase]):
 
     case = LabelsCase
     notes = (
-        "The null of labels.right and labels.present is the same counts beside other clients' labels. Where all "
-        "clients hold labels in the same shares, these say nothing of a client.",
+        "The null of labels.right and labels.present compares the same counts with other clients' labels. If all "
+        "clients hold labels in the same shares, these say nothing about a client.",
     )
 
     @property
@@ -154,7 +154,7 @@ class LabelsJudge(ClientsJudge[LabelsCase]):
     def find_right(self) -> Measurement | None:
         """Count what counts have in common with the labels that are there."""
         if not self.asked:
-            return no_value("of no client it is known which labels it holds")
+            return no_value("there is no client whose labels are known")
         # Whoever names every label misses none: the guess bars the counts alone.
         bars = {PRIOR: self._guess(share_right)}
         series = self.show(RULES, CLIENTS)
@@ -163,7 +163,7 @@ class LabelsJudge(ClientsJudge[LabelsCase]):
         of_clients = read_off("label count", exact, [np.zeros(len(of_run)) for of_run in exact])
         return self.hold_against_others("right", bars=bars, baselines=bars, series=series, read_off=of_clients)
 
-    @measure("present", "Labels that are there and named")
+    @measure("present", "Labels present and named")
     def find_present(self) -> Measurement | None:
         """Count the labels that are there and named."""
         return self.hold_against_others("present")
@@ -184,7 +184,7 @@ class LabelsJudge(ClientsJudge[LabelsCase]):
             null=null_of(null.tolist(), len(errors)),
             baselines={PRIOR: self._guess(mean_error)},
             verdict=NOT_APPLICABLE,
-            reason="less is worse; the verdict is that of the labels that are counted right, which says the same in "
+            reason="lower is a worse leak; the verdict is that of the labels counted right, which says the same in "
             "shares",
         )
 
@@ -195,7 +195,7 @@ class LabelsJudge(ClientsJudge[LabelsCase]):
     @property
     def reason(self) -> str:
         """The rule, and what the null is."""
-        return f"by the rule {self.rule}; the null is the same counts beside other clients' labels"
+        return f"by the rule {self.rule}; the null compares the same counts with other clients' labels"
 
     @staticmethod
     def _errors(case: LabelsCase, rule: str) -> Floats:
@@ -248,4 +248,4 @@ class LabelsJudge(ClientsJudge[LabelsCase]):
             counts = run.truth.counts[run.truth.counts.sum(axis=1) > 0]
             shares = counts / counts.sum(axis=1, keepdims=True)
             kinds.append(np.unique(shares, axis=0, return_inverse=True)[1].reshape(-1).astype(np.int64))
-        return reach_of_clients(kinds, needed, "that hold labels in other shares")
+        return reach_of_clients(kinds, needed, "that hold labels in different shares")

@@ -104,7 +104,7 @@ class LabelCounting(Attack):
     knows: ClassVar[tuple[str, ...]] = (
         "the model's architecture and loss",
         "for scales, how clients train",
-        "for mixtures, auxiliary examples; without any it draws inputs",
+        "for mixtures, auxiliary examples; without them it draws random inputs",
     )
 
     def unfit(self, record: Record, knowledge: Knowledge) -> list[str]:
@@ -243,12 +243,14 @@ class _Estimator:
             prior = (counts + 1) / (counts + 1).sum()
         elif knowledge.model is not None and not knowledge.structure():
             x = rng.normal(size=(_DRAWN, *knowledge.model.input_shape)).astype(np.float32)
-            notes.append("the attacker has no auxiliary examples: it takes drawn inputs for them, which tell less")
+            notes.append("the attacker has no auxiliary examples: it uses random inputs instead, which tell less")
         training = knowledge.training
         if gradients:
             training = None
         elif training is None:
-            notes.append("it is not known how clients train, and with it how long a step is: the rule is LLG alone")
+            notes.append(
+                "it is not known how clients train, so the length of a step is unknown: only the rule LLG is used"
+            )
         return cls(model, last, x, labels, prior, training, gradients)
 
     def weigh(self, update: _Update) -> dict[str, float]:

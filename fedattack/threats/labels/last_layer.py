@@ -53,7 +53,7 @@ def find_last_layer(model: nn.Module) -> LastLayer:
             bias = None if layer.bias is None else f"{prefix}bias"
             found = LastLayer(layer, f"{prefix}weight", bias)
     if found is None:
-        raise NeedsError("labels are read off the gradient of a last linear layer, and none was found in this model")
+        raise NeedsError("labels are read from the gradient of a last linear layer, and this model has none")
     return found
 
 

@@ -20,4 +20,6 @@ class LabelsOptions(Options):
     )
     in_apps = InApps(place=3, reads_steps=True, reads_all=True)
 
-    replies: int = setting(10, "replies of each client that are looked at, spread over the run; of sums all are", ge=1)
+    replies: int = setting(
+        10, "replies of each client that are attacked, spread over the run; sums are all attacked", ge=1
+    )

@@ -16,17 +16,17 @@ def _name_exposed(findings: Sequence[Finding]) -> str:
     best = max(clients, key=lambda row: row["right"])
     alike = sum(row["right"] == best["right"] for row in clients)
     if alike > 1:
-        return f"Of {alike} clients {shown(best['right'])} of the labels are counted right."
+        return f"Of {alike} clients, {shown(best['right'])} of the labels are counted right."
     return f"Client {best['client']}: {shown(best['right'])} of its labels are counted right."
 
 
 SECTION = Section(
     question="Can the server count which labels a client holds?",
-    strength={"right": "{value} of a client's labels are counted right, where guessing gives {chance}"},
+    strength={"right": "{value} of a client's labels are counted right; guessing gives {chance}"},
     exposed=_name_exposed,
     sentences={
-        "right": "Of a client's labels {value}{interval} are counted right{chance}.",
-        "present": "Of the labels that a client holds {value}{interval} are named{chance}.",
+        "right": "{value} of a client's labels{interval} are counted right{chance}.",
+        "present": "{value} of the labels that a client holds{interval} are named{chance}.",
     },
     tables=(RULES, CLIENTS),
     less_is_worse=("mean-error",),

@@ -57,7 +57,7 @@ class AggregateMembership(Attack):
     found = LikelyMembers
     knows: ClassVar[tuple[str, ...]] = (
         "the model's architecture and loss",
-        "examples with their labels, of which it asks whether any client trained on them",
+        "examples with their labels; it asks whether any client trained on them",
         "for references, auxiliary examples and how clients train",
     )
 
@@ -122,7 +122,7 @@ class AggregateMembership(Attack):
         if knowledge.training is None or knowledge.auxiliary is None:
             notes.append(
                 "no reference federations: the attacker has no auxiliary examples, or does not know how clients train; "
-                "the losses of the common models are all there is"
+                "only the losses of the common models are used"
             )
             return False
         # Half of the examples are the clients'.

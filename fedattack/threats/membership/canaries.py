@@ -31,7 +31,7 @@ class CanaryMembership(Attack):
     found = LikelyMembers
     knows: ClassVar[tuple[str, ...]] = (
         "the model's architecture",
-        "the examples of which it asks for each client whether it trained on them",
+        "the examples; it asks for each client whether it trained on them",
     )
 
     def attack(self, seen: Seen) -> LikelyMembers:

@@ -85,8 +85,8 @@ class MembershipJudge(Judge[MembershipCase]):
     case = MembershipCase
     notes = (
         "Non-members are targets that nobody holds, with the labels of each client's members, and from the same "
-        "client's data where that is known. Where there are too few such targets, non-members are other clients' "
-        "examples, and each finding says so. The null run asks which of the non-members are members, where none is.",
+        "client's data if that is known. If there are too few such targets, non-members are other clients' examples, "
+        "and each finding says so. The null run asks which of the non-members are members, although none is.",
     )
 
     def __init__(
@@ -166,8 +166,9 @@ class MembershipJudge(Judge[MembershipCase]):
         """Measure the area under the ROC curve."""
         blind = self._blind.area
         return self._main_scores.measured(
-            f"a classifier that sees the examples alone, and no model, reaches {blind.value:.3f} "
-            f"({blind.low:.3f} to {blind.high:.3f}); far from 0.5, members and non-members are unlike in themselves",
+            f"a classifier that sees only the examples, and no model, reaches {blind.value:.3f} "
+            f"({blind.low:.3f} to {blind.high:.3f}); if this is far from 0.5, members and non-members differ in "
+            "themselves",
             area,
             area_value,
             null=self._draw_null(self._main, area_value),
@@ -194,7 +195,7 @@ class MembershipJudge(Judge[MembershipCase]):
             max(self._per_client, key=lambda entry: entry["excess"]),
             len(self._per_client),
             "Members found at 1% false positives, most exposed client",
-            ", at the threshold of all; the null is how often this client is accused of the non-members that have its "
+            ", at the threshold for all clients; the null is how often this client is accused of non-members with its "
             "members' labels",
             chance=_ONE_PERCENT,
             test=self._exchanges.significance(statistic, f"{_WITHIN_CELLS}, the most exposed client each time"),
@@ -222,7 +223,7 @@ class MembershipJudge(Judge[MembershipCase]):
             np.concatenate([of_members[measured], of_others[measured_others]]),
             threshold,
             draw,
-            f"{_WITHIN_CELLS}, at a threshold that the other half of the targets chose",
+            f"{_WITHIN_CELLS}, at a threshold chosen on the other half of the targets",
         )
         by_chance = epsilon_implied(*self._halves.pooled, draw, delta=delta)
         n = len(self._halves.pooled[0])
@@ -234,7 +235,8 @@ class MembershipJudge(Judge[MembershipCase]):
             if found.low > max(finite):
                 words += ", which is below that lower end"
         return Measurement(
-            reason=f"what tells members apart so well cannot be (ε, {delta:g})-private for a smaller ε than the "
+            reason=f"training whose members can be told apart so well cannot be (ε, {delta:g})-private for a smaller "
+            "ε than the "
             f"interval's lower end; {words}",
             value=found.value,
             n=len(members),
@@ -247,7 +249,7 @@ class MembershipJudge(Judge[MembershipCase]):
             baselines={"declared ε": max(finite)} if finite else {},
         )
 
-    @measure("balanced-accuracy", "Right answers, as many members as non-members")
+    @measure("balanced-accuracy", "Right answers, with as many members as non-members")
     def answer_evenly(self) -> Measurement:
         """Count right answers, half of them on members, half on non-members."""
         right, null = [], []
@@ -263,8 +265,8 @@ class MembershipJudge(Judge[MembershipCase]):
             return these_runs([hits], [size])[1]
 
         return rate.measured(
-            "thresholds come from the other half of the targets; this counts bold guesses on everybody as much as sure "
-            "ones on a few",
+            "thresholds come from the other half of the targets; unsure guesses about everybody count as much as sure "
+            "ones about a few",
             null=Rate(*zip(*null, strict=True)).null(),
             chance=0.5,
             test=self._exchanges.significance(
@@ -438,16 +440,16 @@ class MembershipJudge(Judge[MembershipCase]):
         """Say whose data the non-members come from, and what follows."""
         if self._among_clients:
             return (
-                "judged against other clients' examples, which is FedMIA's own setting, since too few targets are "
-                "nobody's; it asks whether this client trained on an example, and not whether anybody did, so that "
-                "what is common to a client's data cannot be told from its single examples"
+                "judged against other clients' examples, which is FedMIA's own setting, because nobody holds too few "
+                "targets; it asks whether this client trained on an example, not whether anybody did, so what is "
+                "common to a client's data cannot be told apart from its single examples"
             )
         if all(self.each(lambda case: case.same_client)):
             return "non-members come from the data of the same clients"
-        known = "it is not known from whose data the non-members come"
+        known = "it is not known whose data the non-members come from"
         if any(self.each(lambda case: (case.truth.origins != "").any())):
             known = "too few non-members come from the data of the same clients"
-        return f"{known}, so that what is common to a client's data cannot be told from its single examples"
+        return f"{known}, so what is common to a client's data cannot be told apart from its single examples"
 
     @cached_property
     def _per_client(self) -> list[dict[str, Any]]:
@@ -585,7 +587,8 @@ class AggregateMembershipJudge(MembershipJudge):
         metric: measured for metric, measured in MembershipJudge.measures.items() if metric not in _OF_CLIENTS
     }
     notes = (
-        "The server sees sums alone: a member is what any client trained on. Non-members are targets that nobody "
+        "The server sees only sums: a member is an example that any client trained on. Non-members are targets that "
+        "nobody "
         "holds, with the members' labels.",
     )
 

@@ -168,7 +168,7 @@ class Meter:
             if np.isnan(losses).any():
                 shown.notes.append(
                     f"round {piece.group.number}, client {node}: its model gives losses that are not numbers; it is "
-                    "not held against others"
+                    "not compared with others"
                 )
         if self.frozen is not None:
             try:
@@ -176,7 +176,7 @@ class Meter:
             except (RuntimeError, ValueError) as cause:
                 # torch.func cannot differentiate every model.
                 shown.notes.append(
-                    f"gradients of single examples cannot be taken of this model ({one_line(cause)}); losses alone"
+                    f"gradients of single examples cannot be computed for this model ({one_line(cause)}); losses alone"
                 )
         return shown
 

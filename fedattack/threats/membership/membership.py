@@ -119,7 +119,7 @@ class Membership(Attack):
     found = LikelyMembers
     knows: ClassVar[tuple[str, ...]] = (
         KNOWS_MODEL,
-        "examples with their labels, of which it asks for each client whether it trained on them",
+        "examples with their labels; it asks for each client whether it trained on them",
         "for methods with shadow models, auxiliary examples and how clients train",
         "for adaptive methods, the clients' defence and its settings, but not what it draws",
     )
@@ -162,7 +162,7 @@ class Membership(Attack):
         scores = tally.scores()
         seen.notes.extend(dict.fromkeys(of_pieces))
         if "fedmia" not in scores:
-            seen.notes.append("in no round were three clients seen, so that none can be held against others; no FedMIA")
+            seen.notes.append("no round has three clients, so none can be compared with others; FedMIA is left out")
         return LikelyMembers.of(
             knowledge.targets,
             scores,
@@ -199,7 +199,7 @@ class Membership(Attack):
         if player is not None and len(shadowed) < len(record):
             notes.append(
                 f"shadow models were trained in {len(shadowed)} of {len(record)} rounds, as shadow_rounds says; the "
-                "likelihood ratio and RMIA are about these, and FedMIA about all"
+                "likelihood ratio and RMIA use these rounds, and FedMIA uses all"
             )
         paths: Sequence[str] = ()
         if player is None:

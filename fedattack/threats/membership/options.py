@@ -22,7 +22,7 @@ class MembershipOptions(WorkersOptions, MemoryOptions):
 
     shadows: int = setting(
         8,
-        "shadow models that the attacker trains in each round, where it has auxiliary examples and knows how clients "
+        "shadow models that the attacker trains in each round, if it has auxiliary examples and knows how clients "
         "train; fewer than 2 for none",
         ge=0,
     )

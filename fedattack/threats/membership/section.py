@@ -44,7 +44,7 @@ def _explains(findings: Sequence[Finding]) -> Explained:
         alone = finding.baselines.get(_WITHOUT_MODEL)
         if finding.metric == "auc" and alone is not None:
             words.append(
-                f"Without any model, examples alone tell members apart with an area of {alone:.2f} (nothing: 0.5)."
+                f"Without any model, the examples alone tell members apart with an area of {alone:.2f} (nothing: 0.5)."
             )
     return Explained(words=words)
 
@@ -56,9 +56,9 @@ SECTION = Section(
     },
     explained=_explains,
     sentences={
-        "tpr-at-1pct-fpr": "Of the examples on which a client trained, the server found {value}{interval}, while it "
+        "tpr-at-1pct-fpr": "The server found {value} of the examples on which a client trained{interval}, while it "
         "accused 1% of the examples on which it did not{chance}.",
-        "tpr-at-0.1pct-fpr": "Of the examples on which a client trained, the server found {value}{interval}, while it "
+        "tpr-at-0.1pct-fpr": "The server found {value} of the examples on which a client trained{interval}, while it "
         "accused 0.1% of the examples on which it did not{chance}.",
     },
     figures=(("roc", roc), ("scores", scores), PER_ROUND, PER_CLIENT, RELIABILITY),

@@ -108,8 +108,8 @@ class PropertyJudge(Judge[PropertyCase]):
 
     case = PropertyCase
     notes = (
-        "The null of prolin's findings is the same answers with the clients exchanged: who is who is drawn anew, once "
-        "for all questions. A null run, in which no client has the property, is `--set positives=0`.",
+        "The null of prolin's findings is the same answers with the clients exchanged at random, once for all "
+        "questions. A null run, in which no client has the property, is `--set positives=0`.",
         "Clients that were never sampled are unknown: they count neither as right nor as wrong.",
     )
 
@@ -146,9 +146,9 @@ class PropertyJudge(Judge[PropertyCase]):
         if self.decisions:
             return self.measure_names("f1", 0, series=self._series())
         if any(self.each(lambda case: len(case.seen))):
-            reason = "no client that took part has the property: a null run, of which the false alarms speak"
+            reason = "no client that took part has the property: in a null run only the false alarms count"
             return no_value(reason, series=self._series())
-        return no_value("no client took part in any round, so that nobody could be named")
+        return no_value("no client took part in any round, so nobody could be named")
 
     name_by_regression, name_by_least_squares, name_by_baseline, name_by_posterior = map(_name_by, METHODS[1:])
 
@@ -199,7 +199,7 @@ class PropertyJudge(Judge[PropertyCase]):
         for metric, value in zip(metrics, areas.tolist(), strict=True):
             rows.append({"metric": metric, "auc": value, "low": None, "high": None})
         return Measurement(
-            label=f"What is sent in plaintext tells by itself: {metrics[best]}",
+            label=f"What plaintext alone tells: {metrics[best]}",
             reason="area under the ROC curve of the most telling of the example counts and metrics that pass secure "
             "aggregation in plaintext, averaged over rounds, in its better direction",
             value=float(0.5 + distances[best]),
@@ -231,7 +231,7 @@ class PropertyJudge(Judge[PropertyCase]):
         if null:
             whose = "for something that nobody has"
         return rate.measured(
-            "a rate of errors, to read the others with; it is no leak by itself",
+            "an error rate that helps to read the other findings; it is no leak by itself",
             label=f"False alarms: clients named {whose}",
             here=UNKNOWN,
             verdict=NOT_APPLICABLE,

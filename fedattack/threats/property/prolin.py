@@ -267,7 +267,7 @@ class Prolin(Attack):
     def _refuse_canaries(self, record: Record, knowledge: Knowledge) -> None:
         if knowledge.canaries:
             raise NeedsError(
-                f"attack {self.name} takes sums apart by client, and those of {record.path} hold the replies of "
+                f"attack {self.name} separates sums by client, and those of {record.path} contain the replies of "
                 f"{len(knowledge.canaries)} canaries, too; take the record of a run without canaries"
             )
 
@@ -305,13 +305,13 @@ class Prolin(Attack):
         if width:
             notes.append(
                 f"detectors were fitted on sketches: random projections of updates of {size:,} numbers to {width:,}, "
-                f"because updates of {shown_size(4 * size)} each are more than fit into {shown_size(memory)}"
+                f"because updates of {shown_size(4 * size)} each do not fit into {shown_size(memory)}"
             )
         else:
             steps = steps_within(memory, size)
         if steps < STEPS:
             notes.append(
-                f"detectors are sought in {steps} dimensions in place of {STEPS}, which do not fit into "
+                f"detectors are searched for in {steps} dimensions instead of {STEPS}, which do not fit into "
                 f"{shown_size(memory)}; more memory may find more"
             )
         silent = list(compress(sums.rounds, ~np.any(fitted.stack_attributes("spread"), axis=0)))
@@ -324,9 +324,9 @@ class Prolin(Attack):
     def _mode(self, model: ModelKnowledge, auxiliary: Targets, training: LocalSGD) -> Mode:
         why = ""
         if training.optimizer != "SGD":
-            why = f"a step of {training.optimizer} is no multiple of a gradient"
+            why = f"a step of {training.optimizer} is not a multiple of a gradient"
         elif not can_be_linear(model, auxiliary.x[0]):
-            why = "with batch norm a batch's gradient is no mean of its examples' gradients"
+            why = "with batch norm a batch's gradient is not the mean of its examples' gradients"
         if self.options.shadows == "linear" and why:
             raise NeedsError(f"attack prolin: {why}; take --option shadows=exact")
         if self.options.shadows is None:

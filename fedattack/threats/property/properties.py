@@ -161,7 +161,7 @@ def _memberships(auxiliary: Targets | None, targets: Targets | None) -> list[Pro
 
 def _holding(auxiliary: Targets, label: int, share: float) -> list[Property]:
     if not (auxiliary.y == label).any():
-        raise NeedsError(f"there is no auxiliary record of class {label}, so that nobody can look for it")
+        raise NeedsError(f"there is no auxiliary record of class {label}, so the attack cannot look for it")
     return [containing(auxiliary, auxiliary.y == label, share, f"examples of class {label}", again=True)]
 
 

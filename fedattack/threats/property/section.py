@@ -164,7 +164,7 @@ def overlap(finding: Finding, slug: str) -> Plot:
     words += f" Accuracy on fresh exact updates: {_first_and_last(list(checked), fresh)}."
     caption = (
         "The overlap (OVL) is the area that the feature's two densities, with and without the property, have in "
-        "common: at 0% every update gives itself away, at 100% none does. A detector's weight is one minus its "
+        "common: at 0% every update reveals itself, at 100% none does. A detector's weight is one minus its "
         "overlap. Accuracy on fresh exact updates is the harder test: updates of unseen examples, made just as the "
         "clients make theirs."
     )
@@ -259,8 +259,7 @@ def posteriors(finding: Finding, slug: str) -> Plot:
     return Plot(
         title,
         to_svg(figure, slug, title, words.rstrip("; ") + "."),
-        caption + "How sure the server can be that a client has the property. Who really has it is known to the audit "
-        "alone.",
+        caption + "How sure the server can be that a client has the property. Only the audit knows who really has it.",
         ["client", "target", "seed", "posterior", "interval", "has the property", "rounds with it"],
         list(map(_posterior_row, answers)),
     )
@@ -426,13 +425,13 @@ def _name_clients(findings: Sequence[Finding]) -> str:
 
 SECTION = Section(
     question="Can the server tell which clients have the property, from sums alone?",
-    strength={"f1": "its answer scores {value} in F1, naming everybody {chance}"},
+    strength={"f1": "its answer scores {value} in F1; naming everybody scores {chance}"},
     exposed=_name_clients,
     sentences={
-        "f1": "Which clients have the property? From sums alone the server's answer had an F1 score of {value}"
+        "f1": "From sums alone, the server named the clients with the property with an F1 score of {value}"
         "{interval}{chance}.",
-        "false-alarms": "Of the clients that do not have the property, the server wrongly named {value} from sums "
-        "alone{interval}{chance}.",
+        "false-alarms": "From sums alone, the server wrongly named {value} of the clients without the "
+        "property{interval}{chance}.",
     },
     figures=(
         ("methods", f1),

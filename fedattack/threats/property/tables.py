@@ -28,14 +28,14 @@ PLAINTEXT = Table(
         Column("low", "{level} interval", _END, _say_interval),
         Column("high", kind=_END),
     ),
-    title="What each number that is sent in plaintext tells by itself",
-    caption="How well one of the numbers that are sent beside the encrypted update separates by itself the clients "
-    "with the property from the others: 1 always, 0.5 no better than a coin, 0 always but the other way round.",
+    title="What each number in plaintext tells by itself",
+    caption="How well a single number sent with the encrypted update separates the clients with the property from the "
+    "others: 1 always, 0.5 no better than a coin, 0 always but reversed.",
     over_runs=True,
     least=None,
     closed=False,
-    about="How well one metric that is sent in plaintext tells by itself the clients with the property from the others "
-    "(area under the ROC curve).",
+    about="How well a single metric in plaintext tells the clients with the property from the others (area under the "
+    "ROC curve).",
 )
 
 CLIENTS = Table(

@@ -34,11 +34,11 @@ _MOST_NAMED = 16
 _EXACT, _ROUNDED = 1e-3, 1e-5
 
 _NO_BLOCKS = (
-    "it needs two blocks of self-attention, one after the other in a list of blocks, of which linear layers are "
-    "trained, and none were found in this model"
+    "it needs two consecutive blocks of self-attention, in a list of blocks, with trained linear layers; this model "
+    "has none"
 )
 _NO_PLACES = (
-    "it needs an encoder that adds places to words before its first block; of this one any token may stand anywhere"
+    "it needs an encoder that adds positions to words before its first block; in this one any token may stand anywhere"
 )
 
 
@@ -261,7 +261,7 @@ def _check(
 
     named = sum(len(tokens) for tokens in allowed)
     if named > _MOST_NAMED * first.width:
-        raise NeedsError(f"the first layer names {named:,} tokens, as behind noise; nothing is put together of them")
+        raise NeedsError(f"the first layer names {named:,} tokens, as with noise; no sequences are built")
     puzzle = Puzzle(
         allowed=allowed,
         leave=leave,

@@ -197,18 +197,21 @@ class SequencesJudge(ClientsJudge[SequencesCase]):
     """
 
     case = SequencesCase
-    reason = "of each client's training sequences; the null is the same findings beside other clients' sequences"
+    reason = (
+        "the share of each client's training sequences; the null compares the same findings with other clients' "
+        "sequences"
+    )
     notes = (
-        "The null of dager.exact is the same sequences beside those of other clients.",
+        "The null of dager.exact compares the same sequences with those of other clients.",
         f"A sequence that is found exactly is certain if the tokens in which it differs from every other client's tell "
-        f"{BITS:g} bits or more: each as many as it is rare.",
+        f"{BITS:g} bits or more; the rarer a token, the more bits.",
     )
 
     @measure("exact", "Sequences found exactly", headline=True)
     def find_exact(self) -> Measurement | None:
         """Count the client's sequences that are found token by token."""
         if not self.asked:
-            return no_value("of no client all training examples are known, so that nobody knows its sequences")
+            return no_value("there is no client whose training examples are all known, so nobody knows its sequences")
         found = read_off("sequence", [case.right_of for case in self.asked], [case.certain_of for case in self.asked])
         return self.hold_against_others("exact", series=self.show(CLIENTS), read_off=found)
 

@@ -82,7 +82,7 @@ class InputReader:
         found = find_ids(model, examples)
         if found is None:
             raise NeedsError(
-                "it needs a model of which an embedding takes the ids that examples hold; none was seen to do so here"
+                "it needs a model with an embedding that receives the ids in the examples; this model has none"
             )
         place, words = found
         sample = examples[:1]

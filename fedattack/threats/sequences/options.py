@@ -20,12 +20,12 @@ class SequencesOptions(Options):
     )
     in_apps = InApps(place=4, reads_steps=True)
 
-    replies: int = setting(1, "replies of each client that are looked at, spread over the run", ge=1)
+    replies: int = setting(1, "replies of each client that are attacked, spread over the run", ge=1)
     distance: float = setting(
         0.05,
-        "how far from a span an input may be, as a share of its length; less where chance would come as near",
+        "how far from a span an input may be, as a share of its length; less if chance would come as near",
         gt=0,
     )
     tries: int = setting(
-        3, "encoders: searches in vain, one after another, after which shorter sequences are looked for", ge=1
+        3, "encoders: consecutive failed searches after which the attack looks for shorter sequences", ge=1
     )

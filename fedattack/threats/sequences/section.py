@@ -13,15 +13,15 @@ def _count_exposed(findings: Sequence[Finding]) -> str:
     if not clients:
         return ""
     exact = sum(row["exact"] == 1 for row in clients)
-    return f"Of {exact} of {len(clients)} clients every sequence is found, token by token."
+    return f"Of {exact} of {len(clients)} clients, every sequence is found, token by token."
 
 
 SECTION = Section(
     question="Can the server read the sequences of tokens that a client trained on?",
-    strength={"exact": "{value} of a client's sequences are found exactly, where guessing gives {chance}"},
+    strength={"exact": "{value} of a client's sequences are found exactly; guessing gives {chance}"},
     exposed=_count_exposed,
     sentences={
-        "exact": "Of a client's sequences {value}{interval} are found exactly{chance}.",
+        "exact": "{value} of a client's sequences{interval} are found exactly{chance}.",
         "rouge1": "The best sequence found has the tokens of the true one with a ROUGE-1 of {value}{interval}{chance}.",
         "rouge2": "It has its pairs of neighbouring tokens with a ROUGE-2 of {value}{interval}{chance}.",
     },

@@ -88,8 +88,9 @@ class SourceJudge(Judge[SourceCase]):
 
     case = SourceCase
     notes = (
-        "The null run deals examples that nobody holds to clients at random, so it stays at chance unless something "
-        "but the example's content gives the owner away. The nulls of sia.asr-beyond-labels and sia.asr-beyond-site "
+        "The null run assigns examples that nobody holds to clients at random, so it stays at chance unless something "
+        "other than the example's content reveals the owner. The nulls of sia.asr-beyond-labels and "
+        "sia.asr-beyond-site "
         "are the harder ones.",
     )
 
@@ -103,7 +104,7 @@ class SourceJudge(Judge[SourceCase]):
     @measure("asr-likelihood", "Owner named, all rounds combined as likelihoods")
     def name_by_likelihood(self) -> Measurement:
         """Combine the rounds in the other way."""
-        reason = "the same targets, the rounds put together in the other way"
+        reason = "the same targets, with the rounds combined in the other way"
         return self._hold_against_null("asr-likelihood", "by_likelihood", reason)
 
     @measure("asr-last-round", "Owner named, last round alone")
@@ -142,7 +143,7 @@ class SourceJudge(Judge[SourceCase]):
             worst,
             len(self._clients),
             "Owner named, client furthest above its labels",
-            ", as the one furthest above what examples of the same labels give; the null is that",
+            ", as the one furthest above what examples of the same labels give, which is its null",
             chance=self._chance,
             test=largest_excess(held, self.rng(_TESTS["asr-worst-client"]), _WITHIN_LABELS),
         )
@@ -158,8 +159,8 @@ class SourceJudge(Judge[SourceCase]):
             (found, null, runs),
             _WITHIN_LABELS,
             "the null is this attack's success on unseen examples whose owner is drawn among the holders of their "
-            "label, so a leak here means that examples give their owners away, or what a client's data have in common, "
-            "and not only unequal label distributions; clients are weighted by how many examples they hold",
+            "label, so a leak here means that single examples, or what a client's data have in common, reveal the "
+            "owner, and not only unequal label distributions; clients are weighted by how many examples they hold",
         )
 
     @measure("asr-beyond-site", "Owner named, against held-out examples of the same clients")
@@ -174,7 +175,7 @@ class SourceJudge(Judge[SourceCase]):
             compared,
             _WITHIN_SITES,
             "the null is how often examples of the same clients and labels, on which nobody trained, are traced to "
-            "their client, so a leak here means that the models give single examples away; "
+            "their client, so a leak here means that the models reveal single examples; "
             f"{counterparts:,} targets have such a counterpart; clients are weighted by how many examples they hold",
         )
 
@@ -307,7 +308,7 @@ class SourceJudge(Judge[SourceCase]):
         several, never = self._counts[_SEVERAL], self._counts[_NEVER]
         reason = ""
         if several:
-            reason += f"{several:,} targets that several clients hold are judged apart (asr-shared); "
+            reason += f"{several:,} targets that several clients hold are judged separately (asr-shared); "
         if never:
             reason += f"{never:,} targets of clients that were never seen are left out; "
         return reason
@@ -416,7 +417,7 @@ def say_explanation(explained: Mapping[str, Any], targets: int) -> str:
     parts.extend(f"{part['part']} {100 * part['value']:.1f}" for part in others)
     words = f"of {in_units(explained['value'])}, {list_words(parts, 'and')}"
     if explained["n"] < targets:
-        words += f" (on the {explained['n']:,} targets that have examples like them beside them)"
+        words += f" (on the {explained['n']:,} targets that have counterparts)"
     if len(parts) < 4:
         words += ", which cannot be told apart without held-out examples of the clients"
     return words

@@ -20,7 +20,7 @@ def _targets(finding: Finding) -> PageTable:
     return PageTable(
         "Targets",
         "Those that one client holds are the main measure, those that nobody holds its null run; those that several "
-        "hold are judged apart. No answer about a client that was never seen can be right or wrong.",
+        "hold are judged separately. No answer about a client that was never seen can be right or wrong.",
         ["examples that", "targets"],
         [[kind, f"{count:,}"] for kind, count in finding.series["targets"].items()],
     )
@@ -32,9 +32,10 @@ def _show_explanation(finding: Finding) -> PageTable:
     rows.append(["together", f"{100 * explained['value']:.1f}"])
     return PageTable(
         "What the success is made of",
-        "In points of per cent, each part beyond the one before it. Labels: examples of the same label that nobody "
+        "In percentage points; each part is what it adds to the one before. Labels: examples of the same label that "
+        "nobody "
         "holds. Site: examples of the same client on which it did not train; without such examples, site and examples "
-        f"cannot be told apart. From the {explained['n']:,} targets that have all of these beside them.",
+        f"cannot be told apart. From the {explained['n']:,} targets that have all these counterparts.",
         ["part", "points"],
         rows,
     )
@@ -48,7 +49,7 @@ def roc(finding: Finding, slug: str) -> Plot:
         title="How many holders are found at each rate of false alarms",
         found="holders",
         accused="other clients",
-        caption="Each pair of an example and a client is asked by itself whether that client holds it.",
+        caption="For each pair of an example and a client, the attack is asked whether that client holds it.",
     )
 
 
@@ -86,8 +87,7 @@ def _explain(findings: Sequence[Finding]) -> Explained:
             hardest = finding, name
     if hardest is None:
         words.append(
-            "Whether labels and sites explain it is not known: there are no examples that tell them from single "
-            "examples."
+            "It is not known whether labels and sites explain it: no examples can tell them apart from single examples."
         )
         return Explained(rows, words)
     finding, name = hardest
@@ -101,7 +101,7 @@ def _explain(findings: Sequence[Finding]) -> Explained:
         explains = f"{name} explain it but for at most {_points(max(0.0, left[1]))} points"
         words.append(
             f"{explains[:1].upper()}{explains[1:]} ({level(finding.level)} interval): the server learns who holds "
-            "which kind of example, hardly which one."
+            "which kind of example, but hardly which one."
         )
         return Explained(rows, words, short=explains)
     decided = _say_beyond(headline, finding, name, left)
@@ -156,11 +156,11 @@ def _say_beyond(headline: Finding, hardest: Finding, name: str, left: tuple[floa
         return ""
     if _shows_nothing(hardest):
         return (
-            f"Whether it is more than {name} cannot be told: on these targets the attack itself is no better than "
+            f"It cannot be told whether it is more than {name}: on these targets the attack itself is no better than "
             "guessing."
         )
     if hardest.verdict == TOO_FEW:
-        return f"Whether it is more than {name} cannot be told: there are too few targets."
+        return f"It cannot be told whether it is more than {name}: there are too few targets."
     if hardest.verdict == NO_EVIDENCE:
         how_much = "how much is left is not known"
         if math.isfinite(left[0]) and math.isfinite(left[1]):

@@ -30,8 +30,8 @@ COMBINING = Table(
         Column("n", "targets", kinds.whole(1)),
     ),
     title="Does combining rounds help?",
-    caption="The same targets, named from one round or from all. A single round has fewer clients to choose from where "
-    "not all take part in it, which its chance says; targets count where their owner was seen.",
+    caption="The same targets, named from one round or from all. If not all clients take part, a single round has "
+    "fewer to choose from, so its chance is higher; targets count if their owner was seen.",
     over_runs=True,
     least=None,
     closed=False,
@@ -48,12 +48,13 @@ MOST_EXPOSED = Table(
         Column("posterior", "confidence", kinds.NUMBER, _say_confidence),
     ),
     title="{label}: most exposed examples",
-    caption="Of whose owner the server was most sure, right or wrong; the first {shown} of {listed} listed.",
+    caption="The targets whose owner the server was most sure about, right or wrong; the first {shown} of {listed} "
+    "listed.",
     most=10,
     over_runs=True,
     least=None,
     closed=False,
-    about="The answers of which the attack was most sure, and whether they are right.",
+    about="The answers that the attack was most sure about, and whether they are right.",
 )
 
 CLIENTS = clients_table("owner named")

@@ -182,16 +182,18 @@ class TokensJudge(ClientsJudge[TokensCase]):
 
     case = TokensCase
     notes = (
-        "The null of tokens.f1 is the same named rows beside other clients' examples.",
-        "A row is certain if one client alone uses it, it is named of this client alone, and so many such rows of the "
-        f"client are named that an accident gives them less than once in 2^{BITS:g} times.",
+        "The null of tokens.f1 compares the same named rows with other clients' examples.",
+        "A row is certain if only one client uses it, it is named only for this client, and an accident would name as "
+        f"many such rows of the client less than once in 2^{BITS:g} times.",
     )
 
     @measure("f1", "Rows named, F1 score", headline=True)
     def find_f1(self) -> Measurement | None:
         """Score the named rows by precision and recall together."""
         if not self.asked:
-            return no_value("of no client all training examples are known, so that nobody knows which rows it uses")
+            return no_value(
+                "there is no client whose training examples are all known, so nobody knows which rows it uses"
+            )
         # Whoever names all rows misses none: the guess bars the F1 score alone.
         bars = {EVERYTHING: float(np.concatenate([case.guess() for case in self.asked]).mean())}
         found = read_off("row", [case.right_of for case in self.asked], [case.certain_of for case in self.asked])
@@ -211,7 +213,7 @@ class TokensJudge(ClientsJudge[TokensCase]):
     @property
     def reason(self) -> str:
         """The table, and what the null is."""
-        return f"of the table {self.asked[0].names[0]}; the null is the same rows beside other clients' examples"
+        return f"of the table {self.asked[0].names[0]}; the null compares the same rows with other clients' examples"
 
     @rows_of(TABLES)
     def describe_tables(self, case: TokensCase) -> Iterator[Row]:

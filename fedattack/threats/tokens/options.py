@@ -19,9 +19,11 @@ class TokensOptions(Options):
     )
     in_apps = InApps(place=4, reads_steps=True, reads_all=True)
 
-    replies: int = setting(10, "replies of each client that are looked at, spread over the run; of sums all are", ge=1)
+    replies: int = setting(
+        10, "replies of each client that are attacked, spread over the run; sums are all attacked", ge=1
+    )
     false_alarms: float = setting(
         0.05,
-        "of the rows that are named where all rows move, as by noise, the share that may be false on average",
+        "if all rows move, as with noise: the share of named rows that may be wrong on average",
         gt=0,
     )

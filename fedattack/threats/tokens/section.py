@@ -8,23 +8,23 @@ from fedattack.threats.tokens.tables import CLIENTS, TABLES
 
 
 def _count_exposed(findings: Sequence[Finding]) -> str:
-    """Say of how many clients exactly the rows that they use are named."""
+    """Say of how many clients, exactly the rows that they use are named."""
     clients = findings[0].series.get("clients", ())
     if not clients:
         return ""
     exact = sum(row["used"] == row["named"] == row["right"] for row in clients)
-    return f"Of {exact} of {len(clients)} clients exactly the rows that they use are named."
+    return f"Of {exact} of {len(clients)} clients, exactly the rows that they use are named."
 
 
 SECTION = Section(
     question="Can the server name the words, items or categories that a client holds?",
-    strength={"f1": "rows are named with an F1 score of {value}, where guessing gives {chance}"},
+    strength={"f1": "rows are named with an F1 score of {value}; guessing gives {chance}"},
     exposed=_count_exposed,
     sentences={
-        "f1": "The rows that are named of a client match those that its examples use with an F1 score of "
+        "f1": "The rows named for a client match those that its examples use with an F1 score of "
         "{value}{interval}{chance}.",
-        "precision": "Of the rows that are named {value}{interval} are used by the client{chance}.",
-        "recall": "Of the rows that a client uses {value}{interval} are named{chance}.",
+        "precision": "The client uses {value} of the rows that are named{interval}{chance}.",
+        "recall": "{value} of the rows that a client uses{interval} are named{chance}.",
     },
     tables=(TABLES, CLIENTS),
 )

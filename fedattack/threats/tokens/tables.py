@@ -12,11 +12,11 @@ TABLES = Table(
         Column("named", "named", kinds.number(0, form=",.1f")),
         Column("precision", "precision", kinds.SHARE),
         Column("recall", "recall", kinds.SHARE),
-        Column("how", "what was not moved", kinds.TEXT, about="How rows were told that no example moved."),
+        Column("how", "what was not moved", kinds.TEXT, about="How rows that no example moved were recognised."),
     ),
     title="Tables of the model",
     caption="Of the first run, means over clients. Precision: named rows that the client uses. Recall: used rows that "
-    "are named. The last column says how rows were told that no example moved.",
+    "are named. The last column says how rows that no example moved were recognised.",
     about="The tables of the model, that with most rows first, of the first run; means over clients.",
 )
 
@@ -28,7 +28,7 @@ CLIENTS = Table(
         Column("named", "rows that are named", kinds.COUNT),
         Column("right", "both", kinds.COUNT),
     ),
-    title="What was named of each client",
+    title="What was named for each client",
     caption="Of the first run and the table with most rows, at most 20 clients.",
     most=20,
     file="one row for each client, by the table with most rows",

@@ -133,7 +133,7 @@ class MovedRows(Attack):
 def _say_that_none(knowledge: Knowledge) -> str:
     """Say what was looked for, and where it was not found."""
     if knowledge.model is None:
-        return f"{_TABLES}; the attacker can build no model, and no array's name or shape tells of one"
+        return f"{_TABLES}; the attacker cannot build the model, and no array's name or shape points to a table"
     return f"{_TABLES}; none was found in this model"
 
 

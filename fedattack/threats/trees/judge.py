@@ -213,14 +213,14 @@ class TreesJudge(ClientsJudge[TreesCase]):
     """
 
     case = TreesCase
-    reason = "the null is the same trees beside other clients' tables"
+    reason = "the null compares the same trees with other clients' tables"
     notes = (
-        "The null of trees.rows, trees.values and trees.columns is the same trees beside other clients' tables.",
+        "The null of trees.rows, trees.values and trees.columns compares the same trees with other clients' tables.",
         f"A value of a row is met within {TOLERANCE} standard deviations of its column over all clients, and a row if "
         f"all its values are. A value of a column is met if a threshold is within {EXACT:.1%} of the column's range.",
-        "A value is certain if one client alone holds it, its trees split by it to all digits, and so many values are "
-        f"met so that an accident gives them less than once in 2^{BITS:g} times.",
-        f"At most {_MOST_ROWS} rows of a client are compared, and the first clients alone where there are very many.",
+        "A value is certain if only one client holds it, its trees use it as an exact threshold, and an accident "
+        f"would meet as many such values less than once in 2^{BITS:g} times.",
+        f"At most {_MOST_ROWS} rows of a client are compared, and only the first clients if there are very many.",
     )
 
     @cached_property
@@ -236,21 +236,21 @@ class TreesJudge(ClientsJudge[TreesCase]):
     def find_columns(self) -> Measurement | None:
         """Count the values of which a threshold is close by."""
         if not self.asked:
-            return no_value("of no client whose trees were read is any row known")
+            return no_value("no row is known of any client whose trees were read")
         found = read_off("value", [case.right_of for case in self.asked], [case.certain_of for case in self.asked])
         return self.hold_against_others("columns", series=self.show(CLIENTS, COLUMNS), read_off=found)
 
-    @measure("rows", "Whole rows read off trees")
+    @measure("rows", "Whole rows read from trees")
     def find_rows(self) -> Measurement | None:
         """Count the rows of which all values are read."""
         return self._hold_against_guesses("rows", 0)
 
-    @measure("values", "Values of rows read off trees")
+    @measure("values", "Values of rows read from trees")
     def find_values(self) -> Measurement | None:
         """Count the values of rows that are read."""
         return self._hold_against_guesses("values", 1)
 
-    @measure("linked", "Trees of the common model that a participant puts to their client")
+    @measure("linked", "Trees of the common model that a participant assigns to their client")
     def find_linked(self) -> Measurement | None:
         """Count the trees that shared thresholds put to the client that made them."""
         cases = [case for case in self.cases if len(case.found.linked) and len(case.clients) > 1]
@@ -276,7 +276,7 @@ class TreesJudge(ClientsJudge[TreesCase]):
         )
         null = draw(self.rng(SHUFFLING), self.shuffles)
         return rate.measured(
-            "by shared thresholds alone; where trees are put together, a participant reads what the server reads",
+            "by shared thresholds only; from correctly assigned trees a participant reads what the server reads",
             null=null_of(null.tolist(), rate.n),
             chance=float(null.mean()),
             test=test,

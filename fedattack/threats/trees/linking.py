@@ -60,7 +60,7 @@ def link_trees(by_node: Mapping[str, Sequence[SentTrees]], nodes: Sequence[str],
             known[clients[column]] |= cuts
             linked.append((clients[column], owner, number))
     for client, rounds in sorted(left_out.items()):
-        notes.append(f"client {nodes[client]}: its trees of {rounds} rounds are put to nobody; {_WHY}")
+        notes.append(f"client {nodes[client]}: its trees of {rounds} rounds are assigned to nobody; {_WHY}")
     columns = np.array(linked, dtype=np.int64).reshape(-1, 3).T
     return dict(zip(("linked", "owners", "sent_in"), columns, strict=True))
 

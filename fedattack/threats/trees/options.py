@@ -13,5 +13,5 @@ class TreesOptions(Options):
     paper = "after Di Gennaro et al. 2025, TimberStrike: Dataset reconstruction attack"
     needs = Needs(views=("individual",), protocols=("fedavg",), knowledge=(), takes=("rounds", "clients"))
 
-    rows: int = setting(500, "examples of each client that are put together, at most", ge=1)
-    replies: int = setting(20, "replies of each client whose trees are read, at most, from the first on", ge=1)
+    rows: int = setting(500, "most rows of each client that are rebuilt", ge=1)
+    replies: int = setting(20, "most replies of each client whose trees are read, from the first on", ge=1)

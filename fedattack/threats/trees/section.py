@@ -14,18 +14,18 @@ def _name_exposed(findings: Sequence[Finding]) -> str:
     if not clients:
         return ""
     most = max(row["columns_met"] for row in clients)
-    return f"Of the most exposed client, {shown(most)} of the values of its table stand in its trees as thresholds."
+    return f"For the most exposed client, {shown(most)} of the values in its table appear as thresholds in its trees."
 
 
 SECTION = Section(
-    question="Can the server read a client's table off the trees that it sends?",
+    question="Can the server read a client's table from the trees that it sends?",
     exposed=_name_exposed,
     sentences={
-        "columns": "Of a client's values {value}{interval} stand in its own trees as thresholds{chance}.",
-        "rows": "Of a client's rows {value}{interval} are read whole{chance}.",
-        "values": "Of the values of a client's rows {value}{interval} are read{chance}.",
-        "linked": "Who sees the common model alone puts {value}{interval} of its later trees to the client that made "
-        "them{chance}.",
+        "columns": "{value} of a client's values{interval} appear as thresholds in its own trees{chance}.",
+        "rows": "{value} of a client's rows{interval} are recovered whole{chance}.",
+        "values": "{value} of the values in a client's rows{interval} are recovered{chance}.",
+        "linked": "A client that sees only the common model assigns {value} of its later trees{interval} to the "
+        "client that made them{chance}.",
     },
     tables=(CLIENTS, COLUMNS),
 )

@@ -156,12 +156,12 @@ class TreesOfTables(Attack, Plants):
             counts.update(_split_columns(replies).tolist())
         most = max(1, _MOST_NUMBERS // len(by_node))
         if len(counts) > most:
-            notes.append(f"of {len(counts):,} columns {most:,} are put together: those by which most clients split")
+            notes.append(f"{most:,} of {len(counts):,} columns are used: those by which most clients split")
         # Of those by which as many clients split the first ones.
         chosen = sorted(counts, key=lambda column: (-counts[column], column))[:most]
         rows = max(1, _MOST_NUMBERS // (len(by_node) * max(len(chosen), 1)))
         if rows < self.options.rows:
-            notes.append(f"of each client {rows:,} rows are put together: there are {len(chosen):,} columns")
+            notes.append(f"{rows:,} rows of each client are rebuilt: there are {len(chosen):,} columns")
         return np.array(sorted(chosen), dtype=np.int64), min(rows, self.options.rows)
 
 
@@ -204,8 +204,7 @@ def _read_table(
     count = first.count or count_examples(first.booster)
     if count > most:
         notes.append(
-            f"client {first.node}: of about {count:,} rows {most:,} are put together; --option rows=N takes "
-            "another number"
+            f"client {first.node}: {most:,} of about {count:,} rows are rebuilt; --option rows=N sets another number"
         )
     own = _split_columns(replies)
     known: dict[int, Tree] = {}

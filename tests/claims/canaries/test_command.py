@@ -57,7 +57,7 @@ def test_too_little_noise_is_seen(call, run):
     code, out, _ = call(*words)
     assert code == 3
     assert "claim.epsilon-canaries: contradicted" in out
-    assert "Canaries in the run were told apart. At 95 %, ε of the run of" in out
+    assert "The canaries in the run were detected. At 95 %, ε of the run of" in out
 
 
 def test_a_record_by_itself_needs_to_be_told_of_them(call, run, tmp_path):
@@ -106,5 +106,5 @@ def test_the_sentence_says_what_the_bound_rests_on(by_order, said):
     result = CanaryResult("client", 20, None, 3.0, 4.0, 0.95, None, None, {"in": [], "out": []}, by_order=by_order)
     claim = central_claim(1.5, 30, 5)
     sentence = canary_sentence(claim, canary_finding(claim, result), result)
-    assert sentence.startswith("Canaries in the run were told apart. At 95 %, ")
+    assert sentence.startswith("The canaries in the run were detected. At 95 %, ")
     assert sentence.endswith(said)

@@ -67,7 +67,7 @@ def test_sums_tell_as_much_as_replies(tmp_path):
 def test_a_claim_about_fewer_rounds_is_told(tmp_path):
     record = central_run(tmp_path / "run", noise=1.5, canaries=CANARIES)
     notes = measure_canaries(record, CANARIES, central_claim(1.5, 30, 2)).notes
-    assert "the record has 5 rounds, and the claim speaks of 2" in notes[1]
+    assert "the record has 5 rounds, and the claim is for 2" in notes[1]
     assert len(measure_canaries(record, CANARIES, CLAIM).notes) == 1
 
 

@@ -149,7 +149,7 @@ def test_a_record_does_not_tell_the_noise_of_a_server(check, aggregate, mechanis
     for finding in seen(answer):
         assert finding.verdict == UNCHECKED
         assert finding.value is None
-        assert finding.reason.startswith("the server adds the noise, and a record tells of noise that clients add")
+        assert finding.reason.startswith("the server adds the noise, and a record only shows noise that clients add")
     assert answer.recorded["clients"] == []
     assert answer.recorded["noise_claimed"] is None
 
@@ -349,7 +349,7 @@ def test_more_rounds_than_claimed_are_no_missing_noise(check):
     assert recorded.reason.startswith("the claim is of 3 rounds, and a client of the record takes part in 5")
     assert "ε of the run of 5 rounds is 1.71 or more" in recorded.reason
     assert "or more after 3), and 1.35 is claimed" in recorded.reason
-    said = "The claim is of 3 rounds, and a client of the record takes part in 5. The record leaves room for no ε below"
+    said = "The claim is of 3 rounds, and a client of the record takes part in 5. The record allows no ε below"
     assert said in answer.sentence
     assert "so little noise" not in recorded.reason
     whats = [step.what for step in steps_of(answer, Given())]

@@ -52,4 +52,4 @@ def test_the_page_has_two_figures_and_one_table_instead_of_one_for_each_adversar
     page = render_html(findings(16), run)
     details = page.partition('id="details"')[2].partition("</section>")[0]
     assert len(re.findall("<svg", details)) == 2
-    assert details.count("which value was taken for which</h3>") == 1
+    assert details.count("which value was mistaken for which</h3>") == 1

@@ -135,7 +135,7 @@ def test_an_unknown_order_of_mini_batches_is_told(tmp_path):
     write_inversion_run(tmp_path, clients=2, each=2, protocol="fedavg", training=training)
     fixed, searched = (run(tmp_path, order=order) for order in ("fixed", "searched"))
     assert fixed.notes[0].endswith(
-        "in an order that the server does not know; the attack takes one order for all epochs"
+        "in an order that the server does not know; the attack assumes one order for all epochs"
     )
     assert searched.notes[0].endswith("the attack searches for it with the examples")
     assert (fixed.facts["order"], searched.facts["order"]) == ("fixed", "searched")

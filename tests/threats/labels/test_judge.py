@@ -88,7 +88,7 @@ def test_of_clients_that_hold_nothing_known_nothing_is_said(tmp_path):
     rewrite_truth(folder, counts=np.zeros((CLIENTS, 10), dtype=np.int64))
     found = judged(folder)["right"]
     assert (found.verdict, found.value) == (NOT_APPLICABLE, None)
-    assert found.reason == "of no client it is known which labels it holds"
+    assert found.reason == "there is no client whose labels are known"
 
 
 def test_scores_of_other_labels_than_the_truth_s_are_refused(tmp_path):

@@ -364,7 +364,7 @@ def test_without_gradients_of_single_examples_losses_are_left(tmp_path):
     targets = Targets(draw.normal(size=(12, 4)).astype(np.float32), draw.integers(3, size=12))
     scores = MEMBERSHIP.run(Record(tmp_path / "record"), Knowledge(model=model, targets=targets), device="cpu")
     assert scores.facts["methods"] == ["fedmia", "fedmia-loss", "loss-series", "loss-threshold"]
-    assert sum("gradients of single examples cannot be taken of this model" in note for note in scores.notes) == 1
+    assert sum("gradients of single examples cannot be computed for this model" in note for note in scores.notes) == 1
     assert np.isfinite(scores.arrays["score/fedmia"]).all()
 
 

@@ -48,7 +48,7 @@ def test_words_of_digits_are_named_exactly(known, protocol, tmp_path):
     (row,) = show_table(tables.TABLES, found["f1"]).rows
     assert row[4:] == ["100%", "100%", "stood still"]
     assert len(show_table(tables.CLIENTS, found["f1"]).rows) == CLIENTS
-    assert _count_exposed([found["f1"]]) == "Of 6 of 6 clients exactly the rows that they use are named."
+    assert _count_exposed([found["f1"]]) == "Of 6 of 6 clients, exactly the rows that they use are named."
 
 
 def test_words_are_named_under_decay_and_momentum(tmp_path):
