@@ -68,9 +68,10 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
-    """Indent by four what guides indent by two, as Python-Markdown asks for nested lists."""
+    """Leave out badges, which the network draws, and indent by four, as Python-Markdown asks for nested lists."""
     if page.file.generated_by:
         return markdown
+    markdown = re.sub(r"^\[!\[.*\n", "", markdown, flags=re.MULTILINE)
     blocks = re.split(r"(^```.*?^```$)", markdown, flags=re.MULTILINE | re.DOTALL)
     blocks[::2] = [re.sub(r"^ +", lambda spaces: 2 * spaces[0], text, flags=re.MULTILINE) for text in blocks[::2]]
     return "".join(blocks)
