@@ -443,7 +443,7 @@ def _read_witnessed(part: Part) -> dict[str, Any]:
         witnesses = witnesses_of(part)
     except FedAttackError:
         return {}
-    reading = read_sends(witnesses)
+    reading = read_sends(witnesses, Record(part.record, thinned=True))
     noted: dict[str, Any] = {WITNESSED: [*list_witness_notes(witnesses), *reading.notes]}
     if reading.rows:
         unread = reading.unread

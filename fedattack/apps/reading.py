@@ -4,10 +4,13 @@ import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
-from fedattack.attacks.knowledge import Sends
+from fedattack.attacks.knowledge import Sends, SparseArrays
+from fedattack.attacks.reply_kinds import find_sparse
 from fedattack.base.errors import short
+from fedattack.record import Record
 from fedattack.witness import SERVER, Witness
 from fedattack.witness.comparing import are_changing
 from fedattack.witness.sent import (
@@ -33,7 +36,8 @@ class Reading:
     ``known`` is what the attacker knows of it, ``None`` where replies are the local models, or nothing is known.
     ``rows`` say how many clients send each array as what: ``array``, ``shape``, ``dtype``, ``kind``, ``clients``, and
     ``least`` and ``most`` of factors. ``unread`` says of which arrays of most clients it is not known how they are
-    read. ``predictions`` names the arrays of clients that send their model's outputs and no weights.
+    read. ``predictions`` names the arrays of clients that send their model's outputs and no weights, and ``public`` is
+    an ``.npz`` of the examples that all predict, if that was seen.
     """
 
     known: Sends | None = None
@@ -41,6 +45,7 @@ class Reading:
     unread: str = ""
     notes: tuple[str, ...] = ()
     predictions: tuple[str, ...] = ()
+    public: Path | None = None
 
     @property
     def is_strange(self) -> bool:
@@ -65,24 +70,44 @@ class _Read:
         return self.differences, tuple((array.name, array.shape) for array in self.arrays)
 
 
-def read_sends(witnesses: Sequence[Witness]) -> Reading:
-    """Find how most clients' replies are read."""
+def read_sends(witnesses: Sequence[Witness], record: Record | None = None) -> Reading:
+    """Find how most clients' replies are read; ``record`` shows what the server makes of them, if it is given."""
     tables: dict[str, tuple[SentArray, ...]] = {}
     for each in witnesses:
         if each.node != SERVER and each.trained.total and each.sends:
             tables[each.node] = each.sends
+    rows = tuple(summed_up(list(tables.values())))
+    sparse = None
+    if record is not None and record.view == "individual":
+        sparse = find_sparse(record)
+    if sparse is not None:
+        return Reading(Sends(sparse=sparse), rows, notes=(_describe_sparse(sparse),))
     if not tables:
         return Reading()
-    rows = tuple(summed_up(list(tables.values())))
     reads = [_read_table(node, table) for node, table in tables.items()]
     alike = _find_most_alike(reads)
     # More than half must be alike, or it is not known what "the clients" send.
     if 2 * len(alike) <= len(reads):
-        return Reading(rows=rows, unread=_why_unread(reads), predictions=_list_predictions(reads))
+        predictions = _list_predictions(reads)
+        if predictions and (public := _find_public(witnesses, tables)):
+            return Reading(Sends(protocol="fedmd"), rows, predictions=predictions, public=public)
+        return Reading(rows=rows, unread=_why_unread(reads), predictions=predictions)
     others = [read for read in reads if read not in alike]
     is_changed_by_mods = any(are_changing(each.mods) for each in witnesses)
     notes = _notes_of(alike, others, len(reads), is_changed_by_mods=is_changed_by_mods)
     return Reading(_state_known(alike), rows, notes=tuple(notes))
+
+
+def _describe_sparse(sparse: SparseArrays) -> str:
+    """Say how replies of indices and values are read."""
+    how = "puts the values in the place of these entries"
+    if sparse.step is not None:
+        how = f"adds {sparse.step:.4g} times the values to these entries"
+    return (
+        f"clients send a part of their model, {short(sparse.values, 60)}, with the indices of its entries, "
+        f"{short(sparse.indices, 60)}; the attacker {how} of the model that was sent, as the server does, and takes "
+        "that for the client's model: what was not sent stays as it was"
+    )
 
 
 def _list_predictions(reads: Sequence[_Read]) -> tuple[str, ...]:
@@ -95,6 +120,14 @@ def _list_predictions(reads: Sequence[_Read]) -> tuple[str, ...]:
             shape = " × ".join(map(str, array.shape))
             named[f"{array.name} ({shape})"] = None
     return tuple(named)
+
+
+def _find_public(witnesses: Sequence[Witness], senders: Collection[str]) -> Path | None:
+    """Return the examples whose predictions all clients send, if they are the same: a file is named by its content."""
+    files = {each.public.name: each.public for each in witnesses if each.node in senders and each.public is not None}
+    if len(files) != 1 or any(each.public is None for each in witnesses if each.node in senders):
+        return None
+    return next(iter(files.values()))
 
 
 def _find_most_alike(reads: Sequence[_Read]) -> list[_Read]:

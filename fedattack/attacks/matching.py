@@ -28,6 +28,13 @@ SHORTENED = (
 )
 
 
+def as_stated(record: Record, knowledge: Knowledge) -> Record:
+    """Return a view of the protocol that replies are known to be of, or the record itself where it says that one."""
+    if knowledge.sends is None or not knowledge.sends.protocol:
+        return record
+    return record.read_as((), None, protocol=knowledge.sends.protocol)
+
+
 def as_models(record: Record, knowledge: Knowledge) -> Record:
     """Return a view whose replies are local models, where they hold other arrays, too, or differences alone.
 

@@ -256,7 +256,7 @@ def _kind_beside(name: str, array: NDArray[Any], before: NDArray[Any], exchange:
     if not array.any():
         return ZEROS
     # Rows that add up to 1 are no weights, whatever the server makes of them.
-    if _are_probabilities(array):
+    if are_probabilities(array):
         return PROBABILITIES
     if kind := _kind_by_use(name, exchange):
         return kind
@@ -269,7 +269,7 @@ def _kind_alone(array: NDArray[Any], reply: _Sent) -> str:
     """Say what an array is of which the client had received none."""
     if not array.any():
         return ZEROS
-    if _are_probabilities(array):
+    if are_probabilities(array):
         return PROBABILITIES
     if _are_spread_evenly(array):
         return MASKED
@@ -330,7 +330,7 @@ def _are_spread_evenly(array: NDArray[Any]) -> bool:
     return distance * math.sqrt(len(numbers)) < _KOLMOGOROV
 
 
-def _are_probabilities(array: NDArray[Any]) -> bool:
+def are_probabilities(array: NDArray[Any]) -> bool:
     """Say whether each of a few rows, or more, is a distribution over classes, as it is or as logarithms."""
     if array.dtype.kind != "f" or array.ndim != 2 or len(array) < _FEWEST_ROWS or array.shape[1] < 2:
         return False

@@ -36,7 +36,8 @@ def _list_unwitnessed(witnessed: Sequence[Row], shown: Sequence[Row]) -> Iterato
     names = {row["array"] for row in shown} | {row["array"].partition(".")[2] for row in shown}
     there = {row["array"] for row in witnessed}
     # Arrays without names may have got some in the record: each stands for one of its shape.
-    others = Counter(tuple(row["shape"]) for row in witnessed if row["array"] not in names)
+    unnamed = [row for row in witnessed if row["array"] not in names and row["kind"] != "not sent"]
+    others = Counter(tuple(row["shape"]) for row in unnamed)
     for row in shown:
         shape = tuple(row["shape"])
         if there & {row["array"], row["array"].partition(".")[2]}:

@@ -100,7 +100,8 @@ def kinds_of(
     arrays: list[SentArray] = []
     for name, array, match in zip(names, sent, matches, strict=True):
         described = _describe(name, array, match.entry, received, entries)
-        if described.kind in (UNKNOWN, NO_FLOATS) and match.entry is None and _are_outputs(array, outputs()):
+        is_strange = described.kind in (UNKNOWN, NO_FLOATS) and match.entry is None
+        if is_strange and find_outputs(array, outputs()) is not None:
             described = replace(described, kind=OUTPUTS)
         arrays.append(described)
     arrays = _with_one_factor(arrays)
@@ -190,14 +191,16 @@ def _describe(
     return described
 
 
-def _are_outputs(array: NDArray[Any], outputs: Sequence[NDArray[Any]]) -> bool:
-    """Say whether an array is what a model returned for some batches on end, as it is, as probabilities or classes."""
+def find_outputs(array: NDArray[Any], outputs: Sequence[NDArray[Any]]) -> range | None:
+    """Return the indices of batches for which a model returned an array, on end; ``None`` if it returned it for none.
+
+    It may be sent as it is, as probabilities or as classes.
+    """
     if array.ndim not in (1, 2) or len(array) < _FEWEST_OUTPUTS:
-        return False
-    outputs = outputs[-_MOST_BATCHES:]
+        return None
     # Runs of batches that end at each one, the latest first, as long as the array: a client that evaluates afterwards
     # has outputs behind those that it sends.
-    for last in range(len(outputs), 0, -1):
+    for last in range(len(outputs), max(0, len(outputs) - _MOST_BATCHES), -1):
         batches: list[NDArray[Any]] = []
         rows = 0
         for output in reversed(outputs[:last]):
@@ -208,8 +211,8 @@ def _are_outputs(array: NDArray[Any], outputs: Sequence[NDArray[Any]]) -> bool:
         if rows == len(array) and len({output.shape[1:] for output in batches}) == 1:
             whole = np.concatenate(batches).astype(np.float64).reshape(rows, -1)
             if any(_are_close(array, form) for form in _list_forms(whole)):
-                return True
-    return False
+                return range(last - len(batches), last)
+    return None
 
 
 def _list_forms(outputs: NDArray[np.float64]) -> Iterator[NDArray[np.float64]]:

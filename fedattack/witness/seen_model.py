@@ -26,6 +26,7 @@ class Watcher(Protocol):
     keep: int
     known: Collection[bytes]
     compared: set[Any]
+    labelled: set[Any]
 
     def note(self, text: str) -> None:
         """Note what a reader must know."""
@@ -92,7 +93,6 @@ class SeenModel:
         self.input_shape: tuple[int, ...] = ()
         self.classes = 0
         self._watch = watch
-        self._has_labels = False
         self._start: State = []
         self.batches = self._make_batches()
         self.outputs = ModelOutputs(watch.seed, lambda width: watch.is_taken(width, self))
@@ -132,8 +132,8 @@ class SeenModel:
     def note_labels(self, labels: Sequence[Label] | None) -> None:
         """Note whether the labels of what is trained are seen; without any, steps are read from now on."""
         if labels is not None:
-            self._has_labels = True
-        elif not self._has_labels and not self.stepwise:
+            self._watch.labelled.add(self.kind)
+        elif self.kind not in self._watch.labelled and not self.stepwise:
             self._watch.read_steps(self)
 
     def forget(self, batch: TakenBatch) -> None:

@@ -86,6 +86,16 @@ def test_who_sends_outputs_of_a_model_sends_predictions():
     assert read_sends(witnesses((*WEIGHTS, outputs[0]), (), ())).predictions == ()
 
 
+def test_predictions_on_what_all_predict_are_read_as_those_of_fedmd(tmp_path):
+    outputs = (SentArray("logits", (200, 10), "float32", "outputs of the model"), *sent("not sent"))
+    seen, public = witnesses(outputs, outputs, outputs), tmp_path / "one.npz"
+    reading = read_sends([replace(one, public=public) for one in seen])
+    assert (reading.known, reading.public) == (Sends(protocol="fedmd"), public)
+    others = [replace(one, public=tmp_path / f"{at}.npz") for at, one in enumerate(seen)]
+    for each in (others, [replace(seen[0], public=public), *seen[1:]]):
+        assert (read_sends(each).known, read_sends(each).public) == (None, None)
+
+
 UNREADABLE = ("not understood", "no floats", "slice of a model's array", "weights as the bytes of another type")
 
 

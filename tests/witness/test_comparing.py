@@ -10,7 +10,7 @@ from torch import nn, optim
 from torch.nn import functional as F  # noqa: N812
 
 from fedattack.witness import WitnessedClientApp, read_witnesses
-from fedattack.witness.comparing import kinds_of
+from fedattack.witness.comparing import find_outputs, kinds_of
 from fedattack.witness.sent import SentArray, joined_kinds, summed_up
 from tests.witness import test_flower
 from tests.witness.test_flower import call_all
@@ -74,6 +74,12 @@ def probabilities(outputs):
 def test_what_a_model_returned_last_is_told_from_arrays_that_look_like_it(sent, kind):
     found = kinds_of(["0"], [sent], [START], before=BEFORE, after=AFTER, learns=(), outputs=lambda: OUTPUTS)
     assert found[0].kind == kind
+
+
+def test_the_batches_of_outputs_are_named():
+    assert find_outputs(np.concatenate(OUTPUTS[1:3]), OUTPUTS) == range(1, 3)
+    assert find_outputs(probabilities(OUTPUTS[0]), OUTPUTS) == range(1)
+    assert find_outputs(RNG.normal(size=(9, 3)), OUTPUTS) is None
 
 
 def test_a_gradient_has_one_factor_for_all_arrays():
