@@ -200,8 +200,8 @@ def _note_public(holding: Holding) -> Iterator[str]:
 def _describe_public(reading: Reading) -> str:
     """Say how predictions are read, and what the attacker is assumed to have."""
     return (
-        f"clients send predictions and no weights, as in FedMD: {short(', '.join(reading.predictions), 80)} are outputs "
-        "of their models on the same examples. The attacker is assumed to have these, and to know the architecture: it "
+        f"clients send predictions and no weights, as in FedMD: {short(', '.join(reading.predictions), 80)} are "
+        "outputs of their models on the same examples. The attacker is assumed to have these, and the architecture. It "
         "trains a student on what each client predicts, whose losses stand for the client's"
     )
 

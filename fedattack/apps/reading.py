@@ -81,6 +81,8 @@ def read_sends(witnesses: Sequence[Witness], record: Record | None = None) -> Re
     if record is not None and record.view == "individual":
         sparse = find_sparse(record)
     if sparse is not None:
+        # What is sent is entries of the arrays that witnesses miss.
+        rows = tuple(row for row in rows if row["kind"] != KEPT)
         return Reading(Sends(sparse=sparse), rows, notes=(_describe_sparse(sparse),))
     if not tables:
         return Reading()
@@ -123,11 +125,18 @@ def _list_predictions(reads: Sequence[_Read]) -> tuple[str, ...]:
 
 
 def _find_public(witnesses: Sequence[Witness], senders: Collection[str]) -> Path | None:
-    """Return the examples whose predictions all clients send, if they are the same: a file is named by its content."""
-    files = {each.public.name: each.public for each in witnesses if each.node in senders and each.public is not None}
-    if len(files) != 1 or any(each.public is None for each in witnesses if each.node in senders):
-        return None
-    return next(iter(files.values()))
+    """Return the examples of which all clients send predictions, one for each class; ``None`` if nobody saw them."""
+    files: dict[str, Path] = {}
+    for each in witnesses:
+        if each.node not in senders:
+            continue
+        outputs = [array for array in each.sends if array.kind == OUTPUTS]
+        # Classes alone teach no student.
+        if each.public is None or len(outputs) != 1 or len(outputs[0].shape) != 2:
+            return None
+        # A file is named by what it holds, and each machine has its own.
+        files[each.public.name] = each.public
+    return next(iter(files.values())) if len(files) == 1 else None
 
 
 def _find_most_alike(reads: Sequence[_Read]) -> list[_Read]:

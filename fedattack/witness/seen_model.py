@@ -65,6 +65,8 @@ class SeenModel:
         What is known to move it, or to throw its gradients away, by its id.
     losses
         The losses that its outputs went into, and what fedattack calls them, if anything.
+    takes_labels
+        Whether one of them takes labels, and stands first.
     own_loss
         What the loss is that it returns itself; ``None`` if it was not seen to return one.
     learns
@@ -90,6 +92,7 @@ class SeenModel:
         self.private: dict[int, PrivateTraining] = {}
         self.optimizers: dict[tuple[str, float | None, float, float], None] = {}
         self.losses: dict[str, str | None] = {}
+        self.takes_labels = False
         self.input_shape: tuple[int, ...] = ()
         self.classes = 0
         self._watch = watch
