@@ -18,6 +18,7 @@ from fedattack.witness.sent import (
     AS_WEIGHTS,
     CHANGED,
     KEPT,
+    OF_ANOTHER,
     OUTPUTS,
     UNCHANGED,
     UNKNOWN,
@@ -173,7 +174,7 @@ def _read_table(node: str, table: Sequence[SentArray]) -> _Read:
     unread = [array for array in chosen if array.kind not in understood]
     # Entries of the model that nothing was found for may be what is not understood: arrays that are of no entry.
     if len(sent) < len(table) or not chosen:
-        unread += [array for array in rest if not array.of]
+        unread += [array for array in rest if not array.of and array.kind != OF_ANOTHER]
     factors = [factor for array in chosen for factor in (array.least, array.most) if factor is not None]
     return _Read(node, differences, tuple(chosen), tuple(rest), tuple(unread), tuple(factors) or (1.0,))
 

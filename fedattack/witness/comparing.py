@@ -15,6 +15,7 @@ from fedattack.witness.sent import (
     DIFFERENCE,
     KEPT,
     NO_FLOATS,
+    OF_ANOTHER,
     OTHER_TYPE,
     OUTPUTS,
     SCALED,
@@ -76,6 +77,7 @@ def kinds_of(
     learns: Collection[str],
     mods: Sequence[str] = (),
     outputs: Callable[[], Sequence[NDArray[Any]]] = list,
+    others: Sequence[State] = (),
 ) -> list[SentArray]:
     """Say what each array of one reply is, and what of the model was not sent.
 
@@ -93,6 +95,8 @@ def kinds_of(
         Those that the reply passed.
     outputs
         What gives what the model returned last, batch by batch.
+    others
+        The states of the client's other models after training, such as of a generator beside a discriminator.
     """
     start = dict(before) or _read_received(after, received)
     entries = [_StateEntry(name, start.get(name), array) for name, array in after]
@@ -104,6 +108,7 @@ def kinds_of(
         if is_strange and find_outputs(array, outputs()) is not None:
             described = replace(described, kind=OUTPUTS)
         arrays.append(described)
+    arrays = _with_others(arrays, sent, others)
     arrays = _with_one_factor(arrays)
     arrays = _with_changed(arrays, sent, matches, is_changed=are_changing(mods))
     used = [match.entry for match in matches]
@@ -112,6 +117,17 @@ def kinds_of(
         if entry.name in learns and not any(entry is each for each in used):
             arrays.append(SentArray(entry.name, entry.after.shape, str(entry.after.dtype), KEPT, entry.name))
     return arrays
+
+
+def _with_others(arrays: list[SentArray], sent: Arrays, others: Sequence[State]) -> list[SentArray]:
+    """Find the weights of other models of the client among arrays that are not understood."""
+    known = [value for state in others for _, value in state]
+    named = []
+    for described, array in zip(arrays, sent, strict=True):
+        if described.kind in (UNKNOWN, NO_FLOATS) and any(_is(value, array) for value in known):
+            described = replace(described, kind=OF_ANOTHER, of="")
+        named.append(described)
+    return named
 
 
 def _read_received(after: State, received: Sequence[Arrays]) -> dict[str, NDArray[Any]]:

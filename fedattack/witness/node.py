@@ -420,6 +420,7 @@ def _add_sends(watch: CallWatch, known: Node, call: Call, model: SeenModel, fold
         learns=model.learned(),
         mods=call.mods,
         outputs=model.outputs.read,
+        others=[each.state() for each in watch.models.values() if each is not model and each.state is not None],
     )
     known.sends = joined_kinds(known.sends, now)[:MOST_ARRAYS]
     for array, described in zip(sent, now, strict=False):

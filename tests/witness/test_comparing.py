@@ -100,6 +100,25 @@ def test_in_a_doubled_list_the_second_half_is_no_weights():
     ]
 
 
+def test_weights_of_another_model_are_told_from_those_of_the_model_that_has_such_shapes():
+    """As of a generator, of which a layer is as large as one of the discriminator."""
+    other = [
+        ("0.weight", RNG.normal(size=(3, 2)).astype(np.float32)),
+        ("0.bias", RNG.normal(size=6).astype(np.float32)),
+    ]
+    strange = RNG.normal(size=(3, 2)).astype(np.float32)
+    names = ["g.weight", "g.bias", "d.weight", "d.bias", "strange"]
+    sent = [*(value for _, value in other), *END, strange]
+    found = kinds_of(names, sent, [START], before=BEFORE, after=AFTER, learns=(), others=[other])
+    assert [(array.name, array.kind, array.of) for array in found] == [
+        ("g.weight", "weights of another model", ""),
+        ("g.bias", "weights of another model", ""),
+        ("d.weight", "weights", "a.weight"),
+        ("d.bias", "weights", "a.bias"),
+        ("strange", "not understood", ""),
+    ]
+
+
 def test_what_is_trained_and_not_sent_is_listed():
     assert [(array.name, array.kind) for array in kinds(END[:1])] == [("0", "weights"), ("a.bias", "not sent")]
     assert len(kinds(END[:1], learns=["a.weight"])) == 1
