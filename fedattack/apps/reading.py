@@ -229,8 +229,13 @@ def _notes_of(
         if is_changed_by_mods:
             cause = "mods that their messages pass change them"
         yield f"clients send arrays that are like their weights after training, and not equal to them: {cause}"
-    if first.rest:
-        rest = _list_kinds([(array.name, array.kind) for array in first.rest], 200)
+    if models := [array.name for array in first.rest if array.kind == OF_ANOTHER]:
+        yield (
+            f"clients send several models in a reply; {short(', '.join(models), 200)} are another one than takes "
+            "their examples: only where the app itself gives the losses, it takes these models, too"
+        )
+    if extra := [array for array in first.rest if array.kind != OF_ANOTHER]:
+        rest = _list_kinds([(array.name, array.kind) for array in extra], 200)
         yield f"beside their model clients send {rest}, which no attack reads: it may leak, too"
     if others:
         yield (
