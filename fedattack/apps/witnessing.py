@@ -111,7 +111,8 @@ def _what_is_sent(record: Record) -> str:
 
 def has_arrays_of_queries(record: Record) -> bool:
     """Say whether clients sent arrays in replies to queries, as in vertical or split learning."""
-    return any(entry["way"] == "reply" and entry["arrays"] for entry in record.unrecorded)
+    kept = any(others.way == "reply" and others.arrays for others in record.others)
+    return kept or any(entry["way"] == "reply" and entry["arrays"] for entry in record.unrecorded)
 
 
 def describe_besides(record: Record) -> str:

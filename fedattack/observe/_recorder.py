@@ -18,7 +18,7 @@ from typing import Any
 from fedattack.base.errors import RecordError, short
 from fedattack.record import Exchange, Keep, RecordWriter, Reply
 from fedattack.record.format import RUN, Arrays, Server, View
-from fedattack.record.others import MAX_OTHERS, Others
+from fedattack.record.others import MAX_ARRAYS, MAX_OTHERS, Others, are_kept
 from fedattack.record.project import PROJECTED, project_exchange, without_misfits
 from fedattack.record.schema import Protocol
 from fedattack.record.signature import SIGNING_KEY
@@ -155,6 +155,8 @@ class Recorder:
         self.before_close: Callable[[], None] | None = None
         self._others: list[Others] = []
         self._others_size = 0
+        # Of the whole run: what a server asks again and again fills no disk.
+        self._arrays_size = 0
         self._others_lock = threading.Lock()
 
     def open(self) -> None:
@@ -236,11 +238,27 @@ class Recorder:
                 return
             self._others_size += size
             # Queries to a thousand nodes hold the same: one entry names all of these.
-            for last in self._others[-1:]:
+            for index in range(len(self._others) - 1, -1, -1):
+                last = self._others[index]
+                if last.arrays:
+                    continue
                 if {*last.nodes}.isdisjoint(others.nodes) and last == replace(others, nodes=last.nodes):
                     others = replace(last, nodes=last.nodes + others.nodes)
-                    self._others.pop()
+                    del self._others[index]
+                break
             self._others.append(others)
+
+    def note_arrays(self, others: Others) -> None:
+        """Take arrays of a message beside training, up to a bound; what is too much is named alone."""
+        size = others.size
+        with self._others_lock:
+            fits = are_kept(others.arrays) and self._arrays_size + size <= MAX_ARRAYS
+            if fits:
+                self._arrays_size += size
+                nodes = tuple(self._names_in_record.get(node, node) for node in others.nodes)
+                self._others.append(replace(others, nodes=nodes))
+        if not fits:
+            self.leave_out(others.type, others.way, arrays=others.arrays)
 
     def leave_out(self, *kind: Any, **names: Any) -> None:
         """Count messages that are not recorded; see :meth:`fedattack.record.others.Unrecorded.count`."""

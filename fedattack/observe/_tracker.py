@@ -76,7 +76,7 @@ class RoundTracker:
     - an evaluation with nothing pending,
     - the end of the run.
 
-    Of all other messages, such as queries, the recorder gets what they hold in plaintext, and their arrays' names.
+    Of all other messages, such as queries, the recorder gets what they hold in plaintext, and arrays up to a bound.
 
     A reply that comes after that is late, and goes into the record with the next round. All methods may be called from
     several threads, as Flower's legacy server does.
@@ -152,7 +152,7 @@ class RoundTracker:
         if kind_of(message) == _EVALUATE:
             model = self._view_model(content)
         if model is None:
-            self.recorder.leave_out(kind, "sent", arrays=named)
+            self.recorder.note_arrays(Others(kind, "sent", (str(message.metadata.dst_node_id),), arrays=named))
             return
         if self.aside:
             # The strategy's observer notes the model.
@@ -186,7 +186,7 @@ class RoundTracker:
             with suppress(ValueError):
                 model = view_records(content.array_records, self._names)
         if model is None:
-            self.recorder.leave_out(kind, "reply", arrays=named)
+            self.recorder.note_arrays(Others(kind, "reply", nodes, arrays=named))
         else:
             self._hold(_TrackedModel(kind, "reply", model, named))
 
