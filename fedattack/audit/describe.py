@@ -196,7 +196,7 @@ def observed_of(evidence: Sequence[Run]) -> dict[str, Any]:
                 plaintext |= dict.fromkeys(observation.metrics)
         for others in seed.record.others:
             if others.way == "reply":
-                plaintext |= dict.fromkeys(others.metrics)
+                plaintext |= dict.fromkeys([*others.metrics, *others.arrays])
                 beside[others.type] += len(others.nodes)
         # What is named in the record, without its content.
         for entry in seed.record.unrecorded:

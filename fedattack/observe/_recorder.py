@@ -229,36 +229,33 @@ class Recorder:
         self.view = "aggregate"
 
     def note(self, others: Others) -> None:
-        """Take what a message beside the training of a round holds in plaintext; what is too much is named alone."""
-        size = others.size
+        """Take what a message beside the training of a round holds; what is too much is named alone."""
         others = replace(others, nodes=tuple(self._names_in_record.get(node, node) for node in others.nodes))
+        without = replace(others, arrays={})
+        size = without.size
         with self._others_lock:
+            if others.arrays:
+                size_of_arrays = MAX_ARRAYS
+                if are_kept(others.arrays):
+                    size_of_arrays = others.size - size
+                if self._arrays_size + size_of_arrays > MAX_ARRAYS:
+                    self.leave_out(others.type, others.way, arrays=others.arrays)
+                    others = without
+                else:
+                    self._arrays_size += size_of_arrays
+            if not others.metrics and not others.arrays and not others.reason:
+                return
             if self._others_size + size > MAX_OTHERS:
-                self.leave_out(others.type, others.way, metrics=others.metrics)
+                self.leave_out(others.type, others.way, arrays=others.arrays, metrics=others.metrics)
                 return
             self._others_size += size
             # Queries to a thousand nodes hold the same: one entry names all of these.
-            for index in range(len(self._others) - 1, -1, -1):
-                last = self._others[index]
-                if last.arrays:
-                    continue
-                if {*last.nodes}.isdisjoint(others.nodes) and last == replace(others, nodes=last.nodes):
+            for last in self._others[-1:]:
+                is_alike = last == replace(others, nodes=last.nodes) and not (last.arrays or others.arrays)
+                if is_alike and {*last.nodes}.isdisjoint(others.nodes):
                     others = replace(last, nodes=last.nodes + others.nodes)
-                    del self._others[index]
-                break
+                    self._others.pop()
             self._others.append(others)
-
-    def note_arrays(self, others: Others) -> None:
-        """Take arrays of a message beside training, up to a bound; what is too much is named alone."""
-        size = others.size
-        with self._others_lock:
-            fits = are_kept(others.arrays) and self._arrays_size + size <= MAX_ARRAYS
-            if fits:
-                self._arrays_size += size
-                nodes = tuple(self._names_in_record.get(node, node) for node in others.nodes)
-                self._others.append(replace(others, nodes=nodes))
-        if not fits:
-            self.leave_out(others.type, others.way, arrays=others.arrays)
 
     def leave_out(self, *kind: Any, **names: Any) -> None:
         """Count messages that are not recorded; see :meth:`fedattack.record.others.Unrecorded.count`."""

@@ -143,16 +143,15 @@ class RoundTracker:
         if not message.has_content():
             return
         kind, content = message.metadata.message_type, message.content
-        if values := _plain_values(content):
-            self.recorder.note(Others(kind, "sent", (str(message.metadata.dst_node_id),), values))
-        if not any(content.array_records.values()):
-            return
-        named = _view_arrays(content)
-        model = None
-        if kind_of(message) == _EVALUATE:
+        named, model = _view_arrays(content), None
+        if named and kind_of(message) == _EVALUATE:
             model = self._view_model(content)
+        values, arrays = _plain_values(content), named
+        if model is not None:
+            arrays = {}
+        if values or arrays:
+            self.recorder.note(Others(kind, "sent", (str(message.metadata.dst_node_id),), values, arrays=arrays))
         if model is None:
-            self.recorder.note_arrays(Others(kind, "sent", (str(message.metadata.dst_node_id),), arrays=named))
             return
         if self.aside:
             # The strategy's observer notes the model.
@@ -174,21 +173,17 @@ class RoundTracker:
         if not message.has_content():
             return
         content = message.content
-        values, reason = _plain_values(content), _fault_of(content)
-        if values or reason:
-            self.recorder.note(Others(kind, "reply", nodes, values, reason))
-        if not any(content.array_records.values()):
-            return
-        named = _view_arrays(content)
-        model = None
-        if kind == _GET_PARAMETERS and not self.aside:
+        named, model = _view_arrays(content), None
+        if named and kind == _GET_PARAMETERS and not self.aside:
             # Flower's legacy server begins with a client's model.
             with suppress(ValueError):
                 model = view_records(content.array_records, self._names)
-        if model is None:
-            self.recorder.note_arrays(Others(kind, "reply", nodes, arrays=named))
-        else:
+        values, reason, arrays = _plain_values(content), _fault_of(content), named
+        if model is not None:
             self._hold(_TrackedModel(kind, "reply", model, named))
+            arrays = {}
+        if values or reason or arrays:
+            self.recorder.note(Others(kind, "reply", nodes, values, reason, arrays=arrays))
 
     def _hold(self, model: _TrackedModel) -> None:
         """Keep a model until it is known whether it is the next common one."""
