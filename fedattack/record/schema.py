@@ -3,9 +3,11 @@
 Nothing of a record is used before it has this form. FORMAT.md says what the keys mean.
 """
 
+import math
 from collections.abc import Sequence
 from typing import Annotated, Literal, NotRequired
 
+import numpy as np
 from pydantic import AfterValidator, ConfigDict, Field, StringConstraints, TypeAdapter, with_config
 from typing_extensions import TypeAliasType, TypedDict
 
@@ -135,6 +137,15 @@ class OthersArray(TypedDict):
     base64: Base64
 
 
+def _check_numbers(array: OthersArray) -> OthersArray:
+    """Refuse an array of which there are more numbers or fewer than its shape says."""
+    # Base64 has four characters for three bytes, and "=" where bytes are missing to three.
+    length = len(array["base64"]) // 4 * 3 - array["base64"].count("=")
+    if length != np.dtype(array["dtype"]).itemsize * math.prod(array["shape"]):
+        raise ValueError(f"it has not the numbers of its shape {array['shape']}")
+    return array
+
+
 @with_config(_STRICT)
 class OthersEntry(TypedDict):
     """What messages beside the training of a round hold in plaintext."""
@@ -143,7 +154,7 @@ class OthersEntry(TypedDict):
     way: Literal["sent", "reply"]
     nodes: Annotated[list[Name], Field(min_length=1)]
     metrics: dict[Name, Metric]
-    arrays: NotRequired[Annotated[list[OthersArray], Field(max_length=64)]]
+    arrays: NotRequired[Annotated[list[Annotated[OthersArray, AfterValidator(_check_numbers)]], Field(max_length=64)]]
     reason: NotRequired[Value]
 
 
