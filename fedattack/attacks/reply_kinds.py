@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import optimize
 
 from fedattack.attacks.knowledge import SparseArrays
 from fedattack.attacks.registry import find_content
@@ -23,11 +24,11 @@ from fedattack.record.format import Arrays
 
 ZEROS = "zeros"
 AS_RECEIVED = "as received"
-AVERAGED = "averaged by the server, as weights are"
+AVERAGED = "averaged by the server, as weights or predictions are"
 ADDED = "added by the server, as differences are"
 SUBTRACTED = "subtracted by the server, as gradients are"
 NEAR = "near what the server sent, as weights are"
-CENTRES = "centres: averaged by the counts beside them"
+CENTRES = "means of groups, as centres are: averaged by the counts beside them"
 INDICES = "indices of entries of the model"
 VALUES = "values that take the place of entries of the model"
 CHANGES = "differences at entries of the model"
@@ -54,6 +55,9 @@ _CLIENTS, _MOST_BYTES, _ENTRIES = 64, 2**28, 4096
 _SAME_WAY = 0.99
 _ALIKE = 0.9
 _EQUAL = 1e-3
+
+# float32's rounding, and how far a sum of shares may be from 1 that are found by least squares.
+_ROUNDING, _ROUNDED_SHARES = 1e-6, 0.01
 
 # Fewer bytes may have any histogram; chi-square of 256 values beyond which bytes are not uniform (255 + 5 √510).
 _FEWEST_BYTES, _UNIFORM = 1024, 368.0
@@ -181,7 +185,9 @@ def _sample(record: Record) -> Iterator[_Exchange]:
     size = sum(np.dtype(each.dtype).itemsize * each.size for each in record.parameters)
     most = max(1, min(_CLIENTS, _MOST_BYTES // max(size, 1)))
     with_replies = [round_ for round_ in record if any(map(replied, round_.observations))]
-    chosen = {round_.seq: round_ for round_ in (with_replies[:1] + with_replies[-1:])}
+    # Of the last round it is often not known what it led to.
+    followed = [round_ for round_ in with_replies if round_.after is not None]
+    chosen = {round_.seq: round_ for round_ in (with_replies[:1] + (followed or with_replies)[-1:])}
     for round_ in chosen.values():
         yield _Exchange.of(round_, most)
 
@@ -214,11 +220,13 @@ def _list_keys(exchange: _Exchange) -> set[str]:
 
 def _join(kinds: Sequence[str]) -> str:
     """Say what an array is by what it was in several rounds."""
-    telling = {kind for kind in kinds if kind not in (ZEROS, AS_RECEIVED, UNKNOWN)}
+    telling = {kind for kind in kinds if kind not in (ZEROS, AS_RECEIVED, NEAR, UNKNOWN)}
     if len(telling) == 1:
         return telling.pop()
     # Two rounds that say different things say nothing.
-    return UNKNOWN if telling or UNKNOWN in kinds else kinds[0]
+    if telling or UNKNOWN in kinds:
+        return UNKNOWN
+    return NEAR if NEAR in kinds else kinds[0]
 
 
 def _kind_of(
@@ -245,11 +253,11 @@ def _kind_of(
         return BY_KEY
     before = reply.received.get(name)
     if before is not None and before.shape == array.shape:
-        return _kind_beside(name, array, before, exchange)
+        return _kind_beside(name, array, before, reply, exchange)
     return _kind_alone(array, reply)
 
 
-def _kind_beside(name: str, array: NDArray[Any], before: NDArray[Any], exchange: _Exchange) -> str:
+def _kind_beside(name: str, array: NDArray[Any], before: NDArray[Any], reply: _Sent, exchange: _Exchange) -> str:
     """Say what an array is of which the client had received another one of its name and shape."""
     if np.array_equal(before, array):
         return AS_RECEIVED
@@ -258,10 +266,15 @@ def _kind_beside(name: str, array: NDArray[Any], before: NDArray[Any], exchange:
     # Rows that add up to 1 are no weights, whatever the server makes of them.
     if are_probabilities(array):
         return PROBABILITIES
+    # A server adds them up, as it adds differences.
+    if array.size > 1 and array.sum() == reply.count and _are_counts(array):
+        return SIZES
     if kind := _kind_by_use(name, exchange):
         return kind
     if _are_spread_evenly(array):
         return MASKED
+    if _is_of_groups(array, reply):
+        return OF_GROUPS
     return NEAR if _cosine(_thin(array), _thin(before)) >= _ALIKE else UNKNOWN
 
 
@@ -275,8 +288,7 @@ def _kind_alone(array: NDArray[Any], reply: _Sent) -> str:
         return MASKED
     if _are_counts(array):
         return SIZES if array.sum() == reply.count else COUNTS
-    # Beside sizes of groups an array with as many rows holds a statistic of each.
-    if any(sizes.sum() == reply.count for sizes in _list_sizes(array, reply)):
+    if _is_of_groups(array, reply):
         return OF_GROUPS
     if array.ndim in (1, 2) and array.shape[0] == reply.count and len(array) >= _FEWEST_EXAMPLES:
         return ONE_EACH
@@ -359,6 +371,11 @@ def _list_sizes(array: NDArray[Any], reply: _Sent) -> list[NDArray[Any]]:
     return sizes
 
 
+def _is_of_groups(array: NDArray[Any], reply: _Sent) -> bool:
+    """Say whether an array has as many rows as there are sizes of groups beside it."""
+    return any(sizes.sum() == reply.count for sizes in _list_sizes(array, reply))
+
+
 def _kind_by_use(name: str, exchange: _Exchange) -> str:
     """Say what an array is by what the server makes of all clients'; empty if that does not show."""
     arrays = [reply.arrays[name] for reply in exchange.replies if name in reply.arrays]
@@ -369,15 +386,22 @@ def _kind_by_use(name: str, exchange: _Exchange) -> str:
         return ""
     if _are_averaged_by_counts(name, exchange, after):
         return CENTRES
-    sent = np.stack([_thin(array) for array in arrays])
-    moved = _thin(after) - _thin(before)
+    start, sent = _thin(before), np.stack([_thin(array) for array in arrays])
+    moved = _thin(after) - start
+    # The next array may be rounded, and so may what it is made of.
+    least = _EQUAL * float(np.linalg.norm(moved)) + _ROUNDING * float(np.linalg.norm(start))
     for shares in exchange.shares():
         mean = shares @ sent
-        if np.linalg.norm(mean - _thin(after)) <= _EQUAL * np.linalg.norm(mean):
+        if np.linalg.norm(mean - start - moved) <= least:
             return AVERAGED
         alike = _cosine(mean, moved)
         if abs(alike) >= _SAME_WAY:
             return ADDED if alike > 0 else SUBTRACTED
+    # A server may weigh clients by another number than their examples.
+    if sent.shape[1] >= 2 * len(sent) and moved.any():
+        shares, rest = optimize.nnls((sent - start).T, moved)
+        if rest <= least and abs(shares.sum() - 1) <= _ROUNDED_SHARES:
+            return AVERAGED
     return ""
 
 

@@ -50,6 +50,13 @@ def moved(common, step, by):
     return {name: common[name] + step * by[name] for name in common}
 
 
+def test_a_mean_is_one_whatever_the_server_weighs_clients_by(tmp_path):
+    common, replies = model(0), [model(1), model(2), model(3)]
+    for shares, kind in (((0.7, 0.3, 0.0), reply_kinds.AVERAGED), ((0.7, 0.7, -0.4), reply_kinds.UNKNOWN)):
+        record = write(tmp_path / kind, [common, mean(replies, shares)], [replies])
+        assert kinds(record)["w"] == kind
+
+
 @pytest.mark.parametrize("shares", [(4 / 15, 5 / 15, 6 / 15), (1 / 3, 1 / 3, 1 / 3)])
 def test_what_the_server_makes_of_replies_tells_weights_differences_and_gradients(tmp_path, shares):
     common, replies = model(0), [model(1), model(2), model(3)]
@@ -74,6 +81,30 @@ def test_rounds_that_say_different_things_say_nothing(tmp_path):
     second = mean(replies)
     record = write(tmp_path / "record", [first, second, moved(second, -0.1, mean(replies))], [replies, replies])
     assert {*kinds(record).values()} == {reply_kinds.UNKNOWN}
+
+
+def test_a_last_round_of_which_nobody_knows_what_it_led_to_takes_nothing_away(tmp_path):
+    """Its replies may still be like what was sent."""
+    common, replies = model(0), [model(1), model(2), model(3)]
+    after = mean(replies)
+    writer = RecordWriter(tmp_path / "record")
+    near = [moved(after, 0.1, reply) for reply in replies]
+    for number, (start, sent) in enumerate(((common, replies), (after, near)), 1):
+        writer.write(
+            Exchange(
+                number,
+                start,
+                [Reply(node, "ok", each, n) for node, each, n in zip(NODES, sent, (4, 5, 6), strict=True)],
+            )
+        )
+    writer.close()
+    assert {*kinds(Record(tmp_path / "record")).values()} == {reply_kinds.AVERAGED}
+
+
+def test_sizes_that_the_server_adds_up_are_sizes(tmp_path):
+    sizes = [np.array([3, 1, 0]), np.array([2, 2, 1]), np.array([0, 5, 1])]
+    record = write(tmp_path / "r", [{"n": np.zeros(3)}, {"n": sum(sizes)}], [[{"n": each * 1.0} for each in sizes]])
+    assert kinds(record) == {"n": reply_kinds.SIZES}
 
 
 def test_zeros_and_what_was_received_are_told(tmp_path):
