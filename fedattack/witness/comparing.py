@@ -77,7 +77,7 @@ def kinds_of(
     learns: Collection[str],
     mods: Sequence[str] = (),
     outputs: Callable[[], Sequence[NDArray[Any]]] = list,
-    others: Sequence[State] = (),
+    others: Callable[[], Sequence[State]] = list,
 ) -> list[SentArray]:
     """Say what each array of one reply is, and what of the model was not sent.
 
@@ -96,7 +96,7 @@ def kinds_of(
     outputs
         What gives what the model returned last, batch by batch.
     others
-        The states of the client's other models after training, such as of a generator beside a discriminator.
+        What gives the states of the client's other models after training, such as of a generator.
     """
     start = dict(before) or _read_received(after, received)
     entries = [_StateEntry(name, start.get(name), array) for name, array in after]
@@ -108,7 +108,8 @@ def kinds_of(
         if is_strange and find_outputs(array, outputs()) is not None:
             described = replace(described, kind=OUTPUTS)
         arrays.append(described)
-    arrays = _with_others(arrays, sent, others)
+    if any(array.kind in (UNKNOWN, NO_FLOATS) for array in arrays):
+        arrays = _with_others(arrays, sent, others())
     arrays = _with_one_factor(arrays)
     arrays = _with_changed(arrays, sent, matches, is_changed=are_changing(mods))
     used = [match.entry for match in matches]

@@ -420,7 +420,7 @@ def _add_sends(watch: CallWatch, known: Node, call: Call, model: SeenModel, fold
         learns=model.learned(),
         mods=call.mods,
         outputs=model.outputs.read,
-        others=[each.state() for each in watch.models.values() if each is not model and each.state is not None],
+        others=lambda: [one.state() for one in watch.models.values() if one is not model and one.state is not None],
     )
     known.sends = joined_kinds(known.sends, now)[:MOST_ARRAYS]
     for array, described in zip(sent, now, strict=False):
@@ -431,15 +431,17 @@ def _add_sends(watch: CallWatch, known: Node, call: Call, model: SeenModel, fold
 def _add_public(watch: CallWatch, known: Node, predictions: NDArray[Any], model: SeenModel, folder: Path) -> None:
     """Write the examples that predictions in a reply are of, if they are the same in each round."""
     batches = find_outputs(predictions, model.outputs.read())
-    x = None
-    if batches is not None:
-        x = model.outputs.read_inputs(batches)
+    if batches is None or _OTHERS_PREDICTED in known.notes:
+        return
+    x = model.outputs.read_inputs(batches)
     if x is None:
         return
     path = write_public(folder, x)
-    if known.public not in (None, path):
-        watch.note(_OTHERS_PREDICTED)
-    known.public = None if _OTHERS_PREDICTED in {*known.notes, *watch.notes} else path
+    if known.public in (None, path):
+        known.public = path
+        return
+    watch.note(_OTHERS_PREDICTED)
+    known.public = None
 
 
 def _not_sent(

@@ -28,12 +28,18 @@ class _Output:
 
     shape: tuple[int, ...]
     read: Callable[[], NDArray[Any]]
-    inputs: NDArray[Any] | None = None
+    input_shape: tuple[int, ...] = ()
+    read_inputs: Callable[[], NDArray[Any]] | None = None
 
     @property
     def count(self) -> int:
         """How many numbers it has."""
         return math.prod(self.shape)
+
+    @property
+    def count_inputs(self) -> int:
+        """How many numbers its inputs have, if they are kept."""
+        return 0 if self.read_inputs is None else math.prod(self.input_shape)
 
     @property
     def width(self) -> int:
@@ -62,21 +68,26 @@ class ModelOutputs:
         # By width.
         self._hashes: dict[int, set[bytes]] = {}
 
-    def add(self, shape: tuple[int, ...], read: Callable[[], NDArray[Any]], inputs: NDArray[Any] | None = None) -> None:
+    def add(
+        self,
+        shape: tuple[int, ...],
+        read: Callable[[], NDArray[Any]],
+        input_shape: tuple[int, ...] = (),
+        read_inputs: Callable[[], NDArray[Any]] | None = None,
+    ) -> None:
         """Keep what the model returned, and let go of what it returned long ago.
 
-        ``inputs`` are what it took, where it predicts and is not trained.
+        ``read_inputs`` gives what it took, where it predicts and is not trained.
         """
-        output = _Output(shape, read, inputs)
+        output = _Output(shape, read, input_shape, read_inputs)
         self._kept.append(output)
-        if inputs is not None:
-            self._inputs += inputs.size
-            self._let_go_of_inputs()
+        self._inputs += output.count_inputs
+        self._let_go_of_inputs()
         self._count += output.count
         while self._count > KEPT:
             oldest = self._kept.popleft()
             self._count -= oldest.count
-            self._inputs -= 0 if oldest.inputs is None else oldest.inputs.size
+            self._inputs -= oldest.count_inputs
             hashes = self._hashes.setdefault(oldest.width, set())
             # Most models' outputs are no other's inputs, and hashing takes time.
             if len(hashes) < MADE and self._is_taken(oldest.width):
@@ -91,14 +102,13 @@ class ModelOutputs:
         for index, output in enumerate(self._kept):
             if self._inputs <= INPUTS:
                 break
-            if output.inputs is not None:
-                self._inputs -= output.inputs.size
-                self._kept[index] = replace(output, inputs=None)
+            self._inputs -= output.count_inputs
+            self._kept[index] = replace(output, read_inputs=None)
 
     def read_inputs(self, batches: range) -> NDArray[Any] | None:
         """Return what the model took for some of the outputs of :meth:`read`; ``None`` if that was not kept."""
-        kept = [self._kept[index].inputs for index in batches]
-        arrays = [array for array in kept if array is not None]
+        kept = [self._kept[index].read_inputs for index in batches]
+        arrays = [read() for read in kept if read is not None]
         if len(arrays) < len(kept) or len({(array.shape[1:], array.dtype) for array in arrays}) != 1:
             return None
         return np.concatenate(arrays)

@@ -123,13 +123,15 @@ def _note_output(
     tensor = outputs_in(output)
     # Inside of a transform of functions a tensor stands for others, and is none once that ends.
     if model is not None and tensor is not None and tensor.ndim and not _is_wrapped(tensor):
-        inputs = None
+        shape, read = tuple(tensor.shape), functools.partial(as_array, tensor.detach())
+        x = None
         # What is predicted, and not trained on.
         if not tensor.requires_grad:
             x = _only_input(module, args, kwargs)
-            if x is not None and x.is_floating_point() and x.ndim > 1 and len(x) == len(tensor):
-                inputs = as_array(x.detach())
-        model.outputs.add(tuple(tensor.shape), functools.partial(as_array, tensor.detach()), inputs)
+        if x is not None and x.is_floating_point() and x.ndim > 1 and len(x) == len(tensor):
+            model.outputs.add(shape, read, tuple(x.shape), functools.partial(as_array, x.detach()))
+        else:
+            model.outputs.add(shape, read)
 
 
 def _is_wrapped(tensor: Tensor) -> bool:

@@ -109,7 +109,7 @@ def test_weights_of_another_model_are_told_from_those_of_the_model_that_has_such
     strange = RNG.normal(size=(3, 2)).astype(np.float32)
     names = ["g.weight", "g.bias", "d.weight", "d.bias", "strange"]
     sent = [*(value for _, value in other), *END, strange]
-    found = kinds_of(names, sent, [START], before=BEFORE, after=AFTER, learns=(), others=[other])
+    found = kinds_of(names, sent, [START], before=BEFORE, after=AFTER, learns=(), others=lambda: [other])
     assert [(array.name, array.kind, array.of) for array in found] == [
         ("g.weight", "weights of another model", ""),
         ("g.bias", "weights of another model", ""),
