@@ -108,4 +108,4 @@ def _as_logits(predictions: NDArray[np.floating]) -> NDArray[np.floating]:
     if predictions.min() < 0 or not are_probabilities(predictions):
         return predictions
     # A client may have rounded to 0 what is above it; float32 knows no smaller number near 1 than this.
-    return np.log(np.maximum(predictions, np.finfo(np.float32).eps))
+    return np.asarray(np.log(np.maximum(predictions, np.finfo(np.float32).eps)))
