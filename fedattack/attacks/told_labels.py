@@ -7,12 +7,13 @@ and is negative at the label alone. See Li et al. 2022, "Label leakage and prote
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain, islice
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedattack.base.errors import short
+from fedattack.base.errors import RecordError, short
 from fedattack.record import Record
 
 # Fewer rows, or classes, may be alike by accident.
@@ -22,6 +23,9 @@ _FEWEST_ROWS, _FEWEST_CLASSES = 8, 3
 _EXACT = 1e-4
 
 _MOST_NOTES = 8
+
+# Training messages that are looked at.
+_MOST_MESSAGES = 64
 
 
 @dataclass(frozen=True)
@@ -68,12 +72,33 @@ def read_labels(array: NDArray[Any]) -> ToldLabels | None:
     return ToldLabels(labels, is_sign=True)
 
 
-def list_told_labels(record: Record) -> Iterator[str]:
-    """Say of each array in messages beside training, by its name, that it tells labels, if it does in most messages."""
-    seen: dict[tuple[str, str, str], list[ToldLabels | None]] = {}
+def _list_besides(record: Record) -> Iterator[tuple[str, str, str, NDArray[Any]]]:
+    """Yield the arrays of messages beside training: type, way, name and array."""
     for others in record.others:
         for name, array in others.arrays.items():
-            seen.setdefault((others.type, others.way, name), []).append(read_labels(array))
+            yield others.type, others.way, name, array
+
+
+def _list_sent(record: Record) -> Iterator[tuple[str, str, str, NDArray[Any]]]:
+    """Yield arrays that training messages bring to clients, and that these do not send back: of a model they would."""
+    replies = chain.from_iterable(round_.observations for round_ in record)
+    for reply in islice((reply for reply in replies if reply.status == "ok"), _MOST_MESSAGES):
+        back = {*(reply.arrays or {})}
+        for name in reply.received or {}:
+            if name in back:
+                continue
+            try:
+                yield "train", "sent", name, (reply.received or {})[name]
+            except RecordError:
+                # Who judges says which file is damaged.
+                continue
+
+
+def list_told_labels(record: Record) -> Iterator[str]:
+    """Say of each array in messages, but for those of a model, that it tells labels, if it does in most messages."""
+    seen: dict[tuple[str, str, str], list[ToldLabels | None]] = {}
+    for kind, way, name, array in chain(_list_besides(record), _list_sent(record)):
+        seen.setdefault((kind, way, name), []).append(read_labels(array))
     for (kind, way, name), each in [*seen.items()][:_MOST_NOTES]:
         told = [found for found in each if found is not None]
         # Of a batch of one class nothing is told, and most batches have both.

@@ -1,12 +1,13 @@
 """Gradients of known models tell the labels that these were given; what is no gradient tells none."""
 
 import numpy as np
+import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F  # noqa: N812
 
 from fedattack.attacks.told_labels import list_told_labels, read_labels
-from fedattack.record import Exchange, Record, RecordWriter
+from fedattack.record import Exchange, Record, RecordWriter, Reply
 from fedattack.record.others import Others
 
 CLASSES = 5
@@ -93,3 +94,23 @@ def test_the_page_names_the_array_and_the_way(tmp_path):
     assert line.startswith(
         "labels are told by g.x in messages query.back that the server sends to clients: each of 60 r"
     )
+
+
+@pytest.mark.parametrize("back", [{}, {"g.x": 0}])
+def test_gradients_in_training_messages_tell_labels_unless_clients_send_such_an_array_back(tmp_path, back):
+    """What comes back is a model, whatever its rows are."""
+    labels = torch.arange(20) % 2
+    replies = []
+    for seed, node in enumerate("ab"):
+        gradient = {"g.x": gradient_of_two(labels, seed)}
+        answer = {name: gradient[name] + 1 for name in back}
+        replies.append(Reply(node, "ok", answer, 4, received=gradient))
+    writer = RecordWriter(tmp_path / "record")
+    writer.write(Exchange(1, {"w": np.zeros(2)}, replies))
+    writer.close()
+    told = [*list_told_labels(Record(tmp_path / "record"))]
+    if back:
+        assert told == []
+        return
+    (line,) = told
+    assert line.startswith("labels are told by g.x in messages train that the server sends to clients: each of 40 rows")
