@@ -31,6 +31,7 @@ from fedattack.defences.checked import digest_of
 from fedattack.learning.importing import one_line
 from fedattack.record import Exchange, Observation, Record, Round, rewrite_record
 from fedattack.record.format import Arrays
+from fedattack.record.views import ChangedEntries
 
 PROGRESS = "fedattack asked "
 """How a line of the output begins that says how many replies were asked about."""
@@ -50,7 +51,10 @@ class Interview:
 
     def __init__(self, request: Mapping[str, Any]) -> None:
         self._request = request
-        self._record = Record(Path(request["record"])).read_as((), request["factors"])
+        entries = None
+        if request["sparse"]:
+            entries = ChangedEntries(**request["sparse"])
+        self._record = Record(Path(request["record"])).read_as((), request["factors"], entries=entries)
         self._x, self._y = _read_examples(request["targets"])
         # What the attacker has of its own.
         self.auxiliary = self._x[:0], self._y[:0]

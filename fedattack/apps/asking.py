@@ -132,6 +132,7 @@ class Asker:
                 "run_config": {**flatten_dict(flower.get("config", {})), **app.config},
                 "handlers": handlers,
                 "factors": sends and sends.factors and dict(sends.factors),
+                "sparse": sends and sends.sparse and vars(sends.sparse),
                 "owned": {node: list(rows) for node, rows in (owned or {}).items()},
                 "passes": list(passes),
                 "together": list(together),

@@ -35,6 +35,7 @@ from fedattack.apps.witnessing import has_arrays_of_queries, list_code, witness,
 from fedattack.attacks import ATTACKS, Attack
 from fedattack.attacks.needs import InApps
 from fedattack.attacks.registry import THREATS
+from fedattack.attacks.told_labels import list_told_labels
 from fedattack.audit.control import Control
 from fedattack.audit.finding import Finding
 from fedattack.audit.opened import SENT, UNANSWERED, WITNESSED, Run, add_scores, open_records
@@ -61,11 +62,9 @@ from fedattack.runs.private import private_folder
 from fedattack.runs.running import lock_folder
 from fedattack.runs.watch import Watch
 
-_OF_QUERIES = (
-    "Do the embeddings that a party sends give its columns back?",
-    "Do the gradients that a party is sent give labels to it?",
-)
-"""What nobody asks of arrays in replies to queries."""
+_COLUMNS_OF_EMBEDDINGS = "Do the embeddings that a party sends give its columns back?"
+_LABELS_OF_GRADIENTS = "Do the gradients that a party is sent give labels to it?"
+"""What nobody asks of arrays in replies to queries; labels are read where closed forms tell them."""
 
 # Beside the witnesses of a run: that its truth and knowledge are written, and what else was found out meanwhile.
 _POSED = "posed.json"
@@ -427,9 +426,13 @@ def note_unanswered(out: Path, why: str) -> bool:
         # Attacks were made, and the study says why others were not.
         untried = study.get("untried", {})
     if any(map(has_arrays_of_queries, records)):
-        untried |= dict.fromkeys(
-            _OF_QUERIES, "fedattack has no attack on what clients of vertical or split learning send"
-        )
+        untried[_COLUMNS_OF_EMBEDDINGS] = "fedattack has no attack on what clients of vertical or split learning send"
+        # Labels that gradients do tell are among the notes.
+        if not any(True for record in records for _ in list_told_labels(record)):
+            untried[_LABELS_OF_GRADIENTS] = (
+                "neither the sign of a gradient nor its negative entry tells labels here, and fedattack has no other "
+                "attack on what parties of vertical or split learning are sent"
+            )
     noted = {"attacks": [], "untried": untried, UNANSWERED: short(why, _LONGEST_REASON)} | _read_witnessed(
         folder.parts[0]
     )
@@ -443,7 +446,7 @@ def _read_witnessed(part: Part) -> dict[str, Any]:
         witnesses = witnesses_of(part)
     except FedAttackError:
         return {}
-    reading = read_sends(witnesses)
+    reading = read_sends(witnesses, Record(part.record, thinned=True))
     noted: dict[str, Any] = {WITNESSED: [*list_witness_notes(witnesses), *reading.notes]}
     if reading.rows:
         unread = reading.unread

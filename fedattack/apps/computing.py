@@ -97,7 +97,14 @@ def find_computing(
     _refuse_unasked(model, witnesses)
     unanswered = ""
     # A model that the caller names is never replaced by the app's answers.
-    if model is None and ask is not None and (why := _why_ask(witnesses, reading, record, check)):
+    # Predictions are no weights that the app could be asked with: students of them are built.
+    are_predictions = reading.public is not None
+    if (
+        model is None
+        and ask is not None
+        and not are_predictions
+        and (why := _why_ask(witnesses, reading, record, check))
+    ):
         try:
             answers, said = ask.losses(Inquiry(part, witnesses, targets, reading.known))
         except FedAttackError as cause:
@@ -107,7 +114,8 @@ def find_computing(
             return Computing(answers=answers, notes=(assumed, *said))
     notes: list[str] = []
     try:
-        _refuse_personal(witnesses)
+        if not are_predictions:
+            _refuse_personal(witnesses)
         built = _build_model(holding, record, asked, notes)
     except ConfigError as cause:
         if unanswered:
@@ -121,7 +129,10 @@ def find_computing(
         notes.append(unanswered)
     if check is not None:
         check(built)
-    return Computing(built, _read_frozen(witnesses, notes), notes=notes)
+    frozen = None
+    if not are_predictions:
+        frozen = _read_frozen(witnesses, notes)
+    return Computing(built, frozen, notes=notes)
 
 
 def _why_ask(

@@ -185,6 +185,8 @@ def _headlines(runs: Sequence[Run], names: Collection[str], lost: MutableMapping
 def _train_further(asker: Asker, run: Run, witnesses: Sequence[Witness], passes: Sequence[int]) -> Mapping[int, Run]:
     """Ask about replies of clients that were trained further on their own targets."""
     inquiry, owned = _inquire(run, witnesses)
+    if inquiry.sends is not None and inquiry.sends.protocol:
+        raise DataError("clients send predictions, in whose place nothing is planted")
     found = {}
     for count, answers in asker.plant(inquiry, owned, passes).items():
         # model=None: the answers are the app's own, and no model that is built may be asked instead.
@@ -200,7 +202,8 @@ def _step(
     Where the attacker knows how clients train, it knows this step.
     """
     inquiry, owned = _inquire(run, witnesses)
-    if run.record.view == "aggregate" or (inquiry.sends is not None and inquiry.sends.factors is not None):
+    sends = inquiry.sends
+    if run.record.view == "aggregate" or (sends is not None and (sends.factors or sends.sparse)):
         raise DataError("a plain step stands in the place of a single client's model alone")
     # What is read off a step is compared with examples, number by number.
     is_complete = finite(inquiry.targets.x)

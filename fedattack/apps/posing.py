@@ -18,6 +18,7 @@ from fedattack.apps.targets import ExampleChoice, choose_targets
 from fedattack.attacks import ATTACKS, Knowledge, ModelKnowledge, Targets, write_knowledge
 from fedattack.attacks.answers import ShadowLosses
 from fedattack.attacks.held_examples import HeldByClients
+from fedattack.attacks.knowledge_files import read_public
 from fedattack.attacks.registry import THREATS, find_answers, find_content
 from fedattack.audit.numbers import count_words
 from fedattack.audit.truth import HeldRecords, note_node, write_truth
@@ -121,6 +122,9 @@ def pose(
         )
     classes = _count_outputs(holding, computing.model)
     knowledge = replace(_know(holding, chosen, targets, computing, asked, notes), sends=reading.known)
+    if reading.public is not None:
+        knowledge = replace(knowledge, public=read_public(reading.public), training=None)
+        notes.append(_describe_public(reading))
     if ask is not None and "training" not in asked.without:
         inquiry = Inquiry(part, witnesses, targets, reading.known)
         knowledge = replace(knowledge, shadow_losses=_train_shadows(ask, inquiry, knowledge, notes))
@@ -177,8 +181,8 @@ def _read_arrays(record: Record, holding: Holding, asked: Questions) -> Reading:
     # What is no arrays of a model, such as trees, is compared with nothing.
     if find_content(record):
         return Reading()
-    reading = read_sends(holding.witnesses)
-    if reading.predictions and asked.model is None:
+    reading = read_sends(holding.witnesses, record)
+    if reading.predictions and reading.public is None and asked.model is None:
         raise NeedsError(_say_way_of_predictions(reading.predictions, holding))
     return reading
 
@@ -191,6 +195,15 @@ def _note_public(holding: Holding) -> Iterator[str]:
             f"{len(public):,} of {len(holding.holders):,} training examples are held by all {clients} clients, as "
             "public ones are: they tell no client apart"
         )
+
+
+def _describe_public(reading: Reading) -> str:
+    """Say how predictions are read, and what the attacker is assumed to have."""
+    return (
+        f"clients send predictions and no weights, as in FedMD: {short(', '.join(reading.predictions), 80)} are "
+        "outputs of their models on the same examples. The attacker is assumed to have these, and the architecture. It "
+        "trains a student on what each client predicts, whose losses stand for the client's"
+    )
 
 
 def _say_way_of_predictions(arrays: Sequence[str], holding: Holding) -> str:
@@ -216,7 +229,8 @@ def _find_unread(witnesses: Sequence[Witness], record: Record) -> dict[str, str]
 
 def _find_unlike(record: Record, knowledge: Knowledge) -> dict[str, str]:
     """Say of each attack that needs a model why replies give none, where these hold nothing that clients were sent."""
-    if knowledge.answers is not None:
+    # Indices and values are no model by themselves, and become one.
+    if knowledge.answers is not None or (knowledge.sends is not None and knowledge.sends.sparse is not None):
         return {}
     why = ""
     for round_ in record:

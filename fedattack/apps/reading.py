@@ -4,10 +4,13 @@ import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
-from fedattack.attacks.knowledge import Sends
+from fedattack.attacks.knowledge import Sends, SparseArrays
+from fedattack.attacks.reply_kinds import find_sparse
 from fedattack.base.errors import short
+from fedattack.record import Record
 from fedattack.witness import SERVER, Witness
 from fedattack.witness.comparing import are_changing
 from fedattack.witness.sent import (
@@ -15,6 +18,7 @@ from fedattack.witness.sent import (
     AS_WEIGHTS,
     CHANGED,
     KEPT,
+    OF_ANOTHER,
     OUTPUTS,
     UNCHANGED,
     UNKNOWN,
@@ -33,7 +37,8 @@ class Reading:
     ``known`` is what the attacker knows of it, ``None`` where replies are the local models, or nothing is known.
     ``rows`` say how many clients send each array as what: ``array``, ``shape``, ``dtype``, ``kind``, ``clients``, and
     ``least`` and ``most`` of factors. ``unread`` says of which arrays of most clients it is not known how they are
-    read. ``predictions`` names the arrays of clients that send their model's outputs and no weights.
+    read. ``predictions`` names the arrays of clients that send their model's outputs and no weights, and ``public`` is
+    an ``.npz`` of the examples that all predict, if that was seen.
     """
 
     known: Sends | None = None
@@ -41,6 +46,7 @@ class Reading:
     unread: str = ""
     notes: tuple[str, ...] = ()
     predictions: tuple[str, ...] = ()
+    public: Path | None = None
 
     @property
     def is_strange(self) -> bool:
@@ -65,24 +71,46 @@ class _Read:
         return self.differences, tuple((array.name, array.shape) for array in self.arrays)
 
 
-def read_sends(witnesses: Sequence[Witness]) -> Reading:
-    """Find how most clients' replies are read."""
+def read_sends(witnesses: Sequence[Witness], record: Record | None = None) -> Reading:
+    """Find how most clients' replies are read; ``record`` shows what the server makes of them, if it is given."""
     tables: dict[str, tuple[SentArray, ...]] = {}
     for each in witnesses:
         if each.node != SERVER and each.trained.total and each.sends:
             tables[each.node] = each.sends
+    rows = tuple(summed_up(list(tables.values())))
+    sparse = None
+    if record is not None and record.view == "individual":
+        sparse = find_sparse(record)
+    if sparse is not None:
+        # What is sent is entries of the arrays that witnesses miss.
+        rows = tuple(row for row in rows if row["kind"] != KEPT)
+        return Reading(Sends(sparse=sparse), rows, notes=(_describe_sparse(sparse),))
     if not tables:
         return Reading()
-    rows = tuple(summed_up(list(tables.values())))
     reads = [_read_table(node, table) for node, table in tables.items()]
     alike = _find_most_alike(reads)
     # More than half must be alike, or it is not known what "the clients" send.
     if 2 * len(alike) <= len(reads):
-        return Reading(rows=rows, unread=_why_unread(reads), predictions=_list_predictions(reads))
+        predictions = _list_predictions(reads)
+        if predictions and (public := _find_public(witnesses, tables)):
+            return Reading(Sends(protocol="fedmd"), rows, predictions=predictions, public=public)
+        return Reading(rows=rows, unread=_why_unread(reads), predictions=predictions)
     others = [read for read in reads if read not in alike]
     is_changed_by_mods = any(are_changing(each.mods) for each in witnesses)
     notes = _notes_of(alike, others, len(reads), is_changed_by_mods=is_changed_by_mods)
     return Reading(_state_known(alike), rows, notes=tuple(notes))
+
+
+def _describe_sparse(sparse: SparseArrays) -> str:
+    """Say how replies of indices and values are read."""
+    how = "puts the values in the place of these entries"
+    if sparse.step is not None:
+        how = f"adds {sparse.step:.4g} times the values to these entries"
+    return (
+        f"clients send a part of their model, {short(sparse.values, 60)}, with the indices of its entries, "
+        f"{short(sparse.indices, 60)}; the attacker {how} of the model that was sent, as the server does, and takes "
+        "that for the client's model: what was not sent stays as it was"
+    )
 
 
 def _list_predictions(reads: Sequence[_Read]) -> tuple[str, ...]:
@@ -95,6 +123,21 @@ def _list_predictions(reads: Sequence[_Read]) -> tuple[str, ...]:
             shape = " × ".join(map(str, array.shape))
             named[f"{array.name} ({shape})"] = None
     return tuple(named)
+
+
+def _find_public(witnesses: Sequence[Witness], senders: Collection[str]) -> Path | None:
+    """Return the examples of which all clients send predictions, one for each class; ``None`` if nobody saw them."""
+    files: dict[str, Path] = {}
+    for each in witnesses:
+        if each.node not in senders:
+            continue
+        outputs = [array for array in each.sends if array.kind == OUTPUTS]
+        # Classes alone teach no student.
+        if each.public is None or len(outputs) != 1 or len(outputs[0].shape) != 2:
+            return None
+        # A file is named by what it holds, and each machine has its own.
+        files[each.public.name] = each.public
+    return next(iter(files.values())) if len(files) == 1 else None
 
 
 def _find_most_alike(reads: Sequence[_Read]) -> list[_Read]:
@@ -131,7 +174,7 @@ def _read_table(node: str, table: Sequence[SentArray]) -> _Read:
     unread = [array for array in chosen if array.kind not in understood]
     # Entries of the model that nothing was found for may be what is not understood: arrays that are of no entry.
     if len(sent) < len(table) or not chosen:
-        unread += [array for array in rest if not array.of]
+        unread += [array for array in rest if not array.of and array.kind != OF_ANOTHER]
     factors = [factor for array in chosen for factor in (array.least, array.most) if factor is not None]
     return _Read(node, differences, tuple(chosen), tuple(rest), tuple(unread), tuple(factors) or (1.0,))
 
@@ -186,8 +229,13 @@ def _notes_of(
         if is_changed_by_mods:
             cause = "mods that their messages pass change them"
         yield f"clients send arrays that are like their weights after training, and not equal to them: {cause}"
-    if first.rest:
-        rest = _list_kinds([(array.name, array.kind) for array in first.rest], 200)
+    if models := [array.name for array in first.rest if array.kind == OF_ANOTHER]:
+        yield (
+            f"clients send several models in a reply; {short(', '.join(models), 200)} are another one than takes "
+            "their examples: only where the app itself gives the losses, it takes these models, too"
+        )
+    if extra := [array for array in first.rest if array.kind != OF_ANOTHER]:
+        rest = _list_kinds([(array.name, array.kind) for array in extra], 200)
         yield f"beside their model clients send {rest}, which no attack reads: it may leak, too"
     if others:
         yield (

@@ -7,6 +7,7 @@ import numpy as np
 
 from fedattack.attacks import ModelKnowledge
 from fedattack.attacks.registry import find_content
+from fedattack.attacks.told_labels import list_told_labels
 from fedattack.base.errors import NeedsError, TrustError, in_command, short
 from fedattack.record import Record
 from fedattack.record.folder import Part
@@ -111,7 +112,8 @@ def _what_is_sent(record: Record) -> str:
 
 def has_arrays_of_queries(record: Record) -> bool:
     """Say whether clients sent arrays in replies to queries, as in vertical or split learning."""
-    return any(entry["way"] == "reply" and entry["arrays"] for entry in record.unrecorded)
+    kept = any(others.way == "reply" and others.arrays for others in record.others)
+    return kept or any(entry["way"] == "reply" and entry["arrays"] for entry in record.unrecorded)
 
 
 def describe_besides(record: Record) -> str:
@@ -122,5 +124,10 @@ def describe_besides(record: Record) -> str:
     for gap in record.gaps[:_FEW_GAPS]:
         said.append(short(gap, 120))
     if has_arrays_of_queries(record):
-        said.append("nobody asked whether these arrays give a party's columns or labels back")
+        told = [*list_told_labels(record)]
+        said += told
+        what = "columns or labels"
+        if told:
+            what = "columns"
+        said.append(f"nobody asked whether these arrays give a party's {what} back")
     return "".join(f"; {line}" for line in said)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from pydantic import Field, StringConstraints
 
 from fedattack.attacks.knowledge import Knowledge
-from fedattack.attacks.matching import as_models, complete_models, how_named, named_for
+from fedattack.attacks.matching import as_models, as_stated, complete_models, how_named, named_for
 from fedattack.attacks.needs import UNFIT, InApps, Needs
 from fedattack.attacks.options import Options
 from fedattack.attacks.replies import without_canaries
@@ -275,6 +275,7 @@ class Attack(ABC):
 
         Commands, apps, pages and forecasts ask here.
         """
+        record = as_stated(record, knowledge)
         reasons = self.needs.find_lacks(record, knowledge)
         reasons += [Reason(what, UNFIT) for what in self.unfit(record, knowledge)]
         return reasons

@@ -252,6 +252,26 @@ def _fingerprint(x: NDArray[Any], y: NDArray[Any], *others: NDArray[Any]) -> str
 
 
 @dataclass(frozen=True)
+class SparseArrays:
+    """Replies of indices and values, and how the server puts them into the model.
+
+    Attributes
+    ----------
+    indices, values
+        Names of the two arrays of a reply.
+    into
+        Names of the server's arrays through which indices count, one after the other.
+    step
+        By what values are multiplied and added to the entries; ``None`` where they take the entries' place.
+    """
+
+    indices: Text
+    values: Text
+    into: Annotated[tuple[Text, ...], Field(min_length=1, max_length=10_000)]
+    step: Finite | None = None
+
+
+@dataclass(frozen=True)
 class Sends:
     """What replies hold, where they are not plainly the local models.
 
@@ -262,10 +282,17 @@ class Sends:
     factors
         By node, by what a reply multiplies how far training moved the model: a reply is that, and no model. ``None``
         where replies are models.
+    sparse
+        How replies of indices and values are put back into the model; ``None`` for other replies.
+    protocol
+        ``fedmd`` where replies are predictions on public records though the record was not written as one of these;
+        else empty.
     """
 
     arrays: Annotated[tuple[Text, ...], Field(max_length=10_000)] = ()
     factors: Annotated[Mapping[Text, Finite] | None, OPTIONAL] = None
+    sparse: Annotated[SparseArrays | None, OPTIONAL] = None
+    protocol: Annotated[Literal["", "fedmd"], OPTIONAL] = ""
 
     def fault(self) -> str:
         """Say which factor that was read is none, or nothing."""

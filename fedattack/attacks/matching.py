@@ -14,6 +14,7 @@ from fedattack.learning import check_parameters
 from fedattack.learning.torch_utils import shapes_of
 from fedattack.record import Record
 from fedattack.record.format import PROTOCOLS
+from fedattack.record.views import ChangedEntries
 
 NAMELESS = (
     "the record's arrays have no names; as their number and shapes are those of the model's parameters, they were "
@@ -25,6 +26,13 @@ SHORTENED = (
     "the record's arrays have shorter names than the model's parameters; each was taken for the only one of its shape "
     "whose name has all its parts"
 )
+
+
+def as_stated(record: Record, knowledge: Knowledge) -> Record:
+    """Return a view of the protocol that replies are known to be of, or the record itself where it says that one."""
+    if knowledge.sends is None or not knowledge.sends.protocol:
+        return record
+    return record.read_as((), None, protocol=knowledge.sends.protocol)
 
 
 def as_models(record: Record, knowledge: Knowledge) -> Record:
@@ -42,7 +50,10 @@ def as_models(record: Record, knowledge: Knowledge) -> Record:
         raise NeedsError(
             f"{record.path} holds sums of differences, and of no models; expected a record in the view individual"
         )
-    return record.read_as(sends.arrays, sends.factors)
+    entries = None
+    if sends.sparse is not None:
+        entries = ChangedEntries(**vars(sends.sparse))
+    return record.read_as(sends.arrays, sends.factors, entries=entries, protocol=sends.protocol)
 
 
 def named_for(record: Record, known: ModelKnowledge | None, frozen: Collection[str] = ()) -> Record:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from fedattack.attacks.knowledge import Knowledge, ModelKnowledge
 from fedattack.attacks.replies import replied
+from fedattack.attacks.reply_kinds import are_probabilities
 from fedattack.base.errors import NeedsError
 from fedattack.learning import Distillation, build_model, distil_students
 from fedattack.learning.importing import trust_given
@@ -52,6 +53,7 @@ class Students:
             classes=known.classes,
             hidden=known.hidden,
             seed=self.seed,
+            arguments=known.arguments,
         )
         start = {name: value.numpy().copy() for name, value in student.state_dict().items()}
         # A seed of its own for each round, so that rounds can be done in any order, in any process.
@@ -98,4 +100,12 @@ def _usable(round_: Round, *, shape: tuple[int, int], notes: list[str]) -> Itera
         elif not np.isfinite(arrays[0]).all():
             notes.append(f"{where}: its predictions are not finite")
         else:
-            yield observation, {"predictions": arrays[0].astype(np.float32)}
+            yield observation, {"predictions": _as_logits(arrays[0]).astype(np.float32)}
+
+
+def _as_logits(predictions: NDArray[np.floating]) -> NDArray[np.floating]:
+    """Return logits of which the softmax is the predictions, where these are probabilities; else what they are."""
+    if predictions.min() < 0 or not are_probabilities(predictions):
+        return predictions
+    # A client may have rounded to 0 what is above it; float32 knows no smaller number near 1 than this.
+    return np.asarray(np.log(np.maximum(predictions, np.finfo(np.float32).eps)))

@@ -14,6 +14,7 @@ from typing import Any
 from fedattack.attacks import ATTACKS
 from fedattack.attacks.base import KNOWS_MODEL
 from fedattack.attacks.registry import threat_of
+from fedattack.attacks.told_labels import list_told_labels
 from fedattack.audit.finding import list_words
 from fedattack.audit.isolation import ISOLATING
 from fedattack.audit.judge import judge_of
@@ -195,7 +196,7 @@ def observed_of(evidence: Sequence[Run]) -> dict[str, Any]:
                 plaintext |= dict.fromkeys(observation.metrics)
         for others in seed.record.others:
             if others.way == "reply":
-                plaintext |= dict.fromkeys(others.metrics)
+                plaintext |= dict.fromkeys([*others.metrics, *others.arrays])
                 beside[others.type] += len(others.nodes)
         # What is named in the record, without its content.
         for entry in seed.record.unrecorded:
@@ -226,6 +227,7 @@ def notes_of(evidence: Sequence[Run]) -> list[str]:
         notes += _notes_of_record(seed)
     notes += _once(list(map(_describe_unbound, evidence)))
     notes += _notes_of_canaries(evidence[0])
+    notes += list_told_labels(evidence[0].sent)
     for seed in evidence:
         if seed.truth is not None and _are_exchanged(seed.record, seed.truth):
             notes.append(

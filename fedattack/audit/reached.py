@@ -132,7 +132,7 @@ def _list_replies(record: Record) -> Iterator[_NamedReply]:
                 count = None
             for node in others.nodes:
                 # Beside training a record keeps what is alike of several nodes once.
-                yield _NamedReply(others.type, node, {}, others.metrics, count)
+                yield _NamedReply(others.type, node, others.arrays, others.metrics, count)
 
 
 def _arrays_of(seen: Observation) -> Mapping[str, NDArray[Any]]:

@@ -26,6 +26,7 @@ from fedattack.audit.listing import Listing
 from fedattack.audit.opened import SENT, UNANSWERED, WITNESSED, Run
 from fedattack.audit.quality import measure_quality, training_accuracy
 from fedattack.audit.reached import reached_of
+from fedattack.audit.sent import sent_of
 from fedattack.audit.untried import untried_of
 from fedattack.base.errors import DataError, FedAttackError, ModelError, NeedsError, RecordError
 from fedattack.base.failures import Failure, failing_alone
@@ -131,11 +132,11 @@ def audit_runs(
         facts[UNANSWERED] = study[UNANSWERED]
         # What witnesses said stands first: it explains why nothing could be asked.
         facts["notes"] = list(dict.fromkeys([*study.get(WITNESSED, ()), *facts["notes"]]))
-        if SENT in study:
-            facts["sent"] = study[SENT]
     if listed is not None:
         with failing_alone(failed, "the tables for reviewers"):
             listed(listings)
+    with failing_alone(failed, "what clients send"):
+        facts["sent"] = _describe_sent(runs[0], study)
     facts |= _truths(runs, observed["in_plaintext"], device, tell, failed)
     left_out = [*list_damage(runs), *study.get(LEFT_OUT, ())]
     # Failures that belong to an attack stand beside its question already.
@@ -150,6 +151,16 @@ def audit_runs(
     # Written last: a folder without a run.json was not audited to its end.
     write_sealed(folder.path / RUN, facts)
     return findings, facts
+
+
+def _describe_sent(run: Run, study: Mapping[str, Any]) -> dict[str, Any]:
+    """Say what clients send, as witnesses saw it of the first run, and as its record shows it."""
+    witnessed: Mapping[str, Any] = {"arrays": (), "unread": ""}
+    if run.truth is not None:
+        witnessed = {"arrays": run.truth.sent, "unread": run.truth.unread}
+    elif UNANSWERED in study:
+        witnessed = study.get(SENT, witnessed)
+    return sent_of(run.sent, witnessed["arrays"], witnessed["unread"])
 
 
 def _truths(
@@ -183,8 +194,6 @@ def _truths(
         with failing_alone(failed, "what noise promises"):
             facts["privacy"] = privacy_of(private, plaintext)
     truth = runs[0].truth
-    if truth is not None and truth.sent:
-        facts["sent"] = {"arrays": list(map(dict, truth.sent)), "unread": truth.unread}
     if truth is not None:
         facts["holdings"] = {
             "clients": list(truth.clients),

@@ -18,7 +18,7 @@ from typing import Any
 from fedattack.base.errors import RecordError, short
 from fedattack.record import Exchange, Keep, RecordWriter, Reply
 from fedattack.record.format import RUN, Arrays, Server, View
-from fedattack.record.others import MAX_OTHERS, Others
+from fedattack.record.others import MAX_ARRAYS, MAX_OTHERS, Others, are_kept
 from fedattack.record.project import PROJECTED, project_exchange, without_misfits
 from fedattack.record.schema import Protocol
 from fedattack.record.signature import SIGNING_KEY
@@ -155,6 +155,8 @@ class Recorder:
         self.before_close: Callable[[], None] | None = None
         self._others: list[Others] = []
         self._others_size = 0
+        # Of the whole run: what a server asks again and again fills no disk.
+        self._arrays_size = 0
         self._others_lock = threading.Lock()
 
     def open(self) -> None:
@@ -227,17 +229,30 @@ class Recorder:
         self.view = "aggregate"
 
     def note(self, others: Others) -> None:
-        """Take what a message beside the training of a round holds in plaintext; what is too much is named alone."""
-        size = others.size
+        """Take what a message beside the training of a round holds; what is too much is named alone."""
         others = replace(others, nodes=tuple(self._names_in_record.get(node, node) for node in others.nodes))
+        without = replace(others, arrays={})
+        size = without.size
         with self._others_lock:
+            if others.arrays:
+                size_of_arrays = MAX_ARRAYS
+                if are_kept(others.arrays):
+                    size_of_arrays = others.size - size
+                if self._arrays_size + size_of_arrays > MAX_ARRAYS:
+                    self.leave_out(others.type, others.way, arrays=others.arrays)
+                    others = without
+                else:
+                    self._arrays_size += size_of_arrays
+            if not others.metrics and not others.arrays and not others.reason:
+                return
             if self._others_size + size > MAX_OTHERS:
-                self.leave_out(others.type, others.way, metrics=others.metrics)
+                self.leave_out(others.type, others.way, arrays=others.arrays, metrics=others.metrics)
                 return
             self._others_size += size
             # Queries to a thousand nodes hold the same: one entry names all of these.
             for last in self._others[-1:]:
-                if {*last.nodes}.isdisjoint(others.nodes) and last == replace(others, nodes=last.nodes):
+                is_alike = last == replace(others, nodes=last.nodes) and not (last.arrays or others.arrays)
+                if is_alike and {*last.nodes}.isdisjoint(others.nodes):
                     others = replace(last, nodes=last.nodes + others.nodes)
                     self._others.pop()
             self._others.append(others)

@@ -76,7 +76,7 @@ class RoundTracker:
     - an evaluation with nothing pending,
     - the end of the run.
 
-    Of all other messages, such as queries, the recorder gets what they hold in plaintext, and their arrays' names.
+    Of all other messages, such as queries, the recorder gets what they hold in plaintext, and arrays up to a bound.
 
     A reply that comes after that is late, and goes into the record with the next round. All methods may be called from
     several threads, as Flower's legacy server does.
@@ -143,16 +143,15 @@ class RoundTracker:
         if not message.has_content():
             return
         kind, content = message.metadata.message_type, message.content
-        if values := _plain_values(content):
-            self.recorder.note(Others(kind, "sent", (str(message.metadata.dst_node_id),), values))
-        if not any(content.array_records.values()):
-            return
-        named = _view_arrays(content)
-        model = None
-        if kind_of(message) == _EVALUATE:
+        named, model = _view_arrays(content), None
+        if named and kind_of(message) == _EVALUATE:
             model = self._view_model(content)
+        values, arrays = _plain_values(content), named
+        if model is not None:
+            arrays = {}
+        if values or arrays:
+            self.recorder.note(Others(kind, "sent", (str(message.metadata.dst_node_id),), values, arrays=arrays))
         if model is None:
-            self.recorder.leave_out(kind, "sent", arrays=named)
             return
         if self.aside:
             # The strategy's observer notes the model.
@@ -174,21 +173,17 @@ class RoundTracker:
         if not message.has_content():
             return
         content = message.content
-        values, reason = _plain_values(content), _fault_of(content)
-        if values or reason:
-            self.recorder.note(Others(kind, "reply", nodes, values, reason))
-        if not any(content.array_records.values()):
-            return
-        named = _view_arrays(content)
-        model = None
-        if kind == _GET_PARAMETERS and not self.aside:
+        named, model = _view_arrays(content), None
+        if named and kind == _GET_PARAMETERS and not self.aside:
             # Flower's legacy server begins with a client's model.
             with suppress(ValueError):
                 model = view_records(content.array_records, self._names)
-        if model is None:
-            self.recorder.leave_out(kind, "reply", arrays=named)
-        else:
+        values, reason, arrays = _plain_values(content), _fault_of(content), named
+        if model is not None:
             self._hold(_TrackedModel(kind, "reply", model, named))
+            arrays = {}
+        if values or reason or arrays:
+            self.recorder.note(Others(kind, "reply", nodes, values, reason, arrays=arrays))
 
     def _hold(self, model: _TrackedModel) -> None:
         """Keep a model until it is known whether it is the next common one."""

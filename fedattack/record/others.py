@@ -3,19 +3,28 @@
 A record holds what they carry in plaintext, and names what it does not hold of them, such as arrays.
 """
 
+import base64
 import json
 import threading
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+import numpy as np
 from numpy.typing import NDArray
 
 from fedattack.base.errors import short
 from fedattack.record.format import decode_metric, encode_metric, keep_name
+from fedattack.record.schema import OTHERS_DTYPES
 
 MAX_OTHERS = 4 * 2**20
 """Characters of what messages beside the training of one round hold in plaintext; what is beyond is named alone."""
+
+MAX_ARRAYS = 4 * 2**20
+"""Characters of the arrays of such messages that a run's record holds; arrays that come later are named alone."""
+
+MAX_NUMBERS = 2**16
+"""Numbers of such an array; a larger one is named alone."""
 
 MAX_KINDS = 64
 """Kinds of messages that a manifest tells apart among those that are not in the record."""
@@ -50,6 +59,9 @@ class Others:
         Why a reply has nothing, where an error came in its place.
     line
         How many lines of the record stand before it.
+    arrays
+        By the names of their records and their own, the arrays of messages that carry no model, as far as they are
+        kept.
     """
 
     type: str
@@ -58,6 +70,7 @@ class Others:
     metrics: Mapping[str, Any] = field(default_factory=dict)
     reason: str = ""
     line: int = 0
+    arrays: Mapping[str, NDArray[Any]] = field(default_factory=dict, compare=False)
 
     @property
     def size(self) -> int:
@@ -72,6 +85,8 @@ class Others:
             "nodes": list(map(keep_name, self.nodes)),
             "metrics": {keep_name(str(key)): encode_metric(value) for key, value in self.metrics.items()},
         }
+        if self.arrays:
+            entry["arrays"] = [_encode_array(name, array) for name, array in self.arrays.items()]
         if self.reason:
             entry["reason"] = short(self.reason)
         return entry
@@ -80,7 +95,8 @@ class Others:
     def from_entry(cls, entry: Mapping[str, Any], line: int) -> "Others":
         """Read what :meth:`to_entry` gave, from before the line of this number."""
         metrics = {key: decode_metric(value) for key, value in entry["metrics"].items()}
-        return cls(entry["type"], entry["way"], tuple(entry["nodes"]), metrics, entry.get("reason", ""), line)
+        arrays = {array["name"]: _decode_array(array) for array in entry.get("arrays", ())}
+        return cls(entry["type"], entry["way"], tuple(entry["nodes"]), metrics, entry.get("reason", ""), line, arrays)
 
     def without(self, nodes: Iterable[str]) -> "Others | None":
         """Return the same without some nodes; ``None`` if no node is left."""
@@ -88,7 +104,26 @@ class Others:
         left = tuple(node for node in self.nodes if node not in dropped)
         if not left:
             return None
-        return Others(self.type, self.way, left, self.metrics, self.reason, self.line)
+        return replace(self, nodes=left)
+
+
+def are_kept(arrays: Mapping[str, NDArray[Any]]) -> bool:
+    """Say whether the arrays of a message are few, small and numbers, so that a record may hold them."""
+    if len(arrays) > MAX_NAMES:
+        return False
+    return all(array.size <= MAX_NUMBERS and array.dtype.name in OTHERS_DTYPES for array in arrays.values())
+
+
+def _encode_array(name: str, array: NDArray[Any]) -> dict[str, Any]:
+    data = np.ascontiguousarray(array).astype(array.dtype.newbyteorder("<"), copy=False).tobytes()
+    described = {"name": keep_name(name), "shape": [*array.shape], "dtype": array.dtype.name}
+    return described | {"base64": base64.b64encode(data).decode()}
+
+
+def _decode_array(entry: Mapping[str, Any]) -> NDArray[Any]:
+    """Read an array of the schema's form, which says that its numbers fit its shape."""
+    dtype = np.dtype(entry["dtype"]).newbyteorder("<")
+    return np.frombuffer(base64.b64decode(entry["base64"]), dtype).reshape(entry["shape"])
 
 
 class Unrecorded:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +20,7 @@ from fedattack.record.others import Others, in_words
 from fedattack.record.schema import Protocol
 from fedattack.record.singled import Weighing, find_singled, split
 from fedattack.record.storage import RecordStorage
-from fedattack.record.views import RecordView, move
+from fedattack.record.views import ChangedEntries, RecordView, move
 
 
 class Observation:
@@ -297,7 +297,7 @@ class Record:
         self.damage = storage.damage
         # Single replies are known where the server singled them out.
         self.view: View = "individual" if view.exchanges else manifest["view"]
-        self.protocol: Protocol = manifest["protocol"]
+        self.protocol: Protocol = view.protocol or manifest["protocol"]
         self.server: Server = manifest["server"]
         self.status: str = manifest["status"]
         self.seed: int | None = manifest["seed"]
@@ -409,6 +409,8 @@ class Record:
     def show_reply(self, stored: Arrays | None, reply: Observation) -> Arrays | None:
         """Return what a client sent as this view shows it: where it is a difference, the model that it tells of."""
         factors = self._view.factors
+        if self._view.entries is not None:
+            return self._view.show_entries(reply.received, stored)
         # FedAvg's replies are models already; gradients and predictions are shown as they came.
         if factors is None and PROTOCOLS[self.protocol].sends_back:
             return self.show_model(stored)
@@ -443,7 +445,14 @@ class Record:
         """
         return self._seen_as(frozen=dict(frozen), order=tuple(order))
 
-    def read_as(self, arrays: Sequence[str], factors: Mapping[str, float] | None) -> "Record":
+    def read_as(
+        self,
+        arrays: Sequence[str],
+        factors: Mapping[str, float] | None,
+        *,
+        entries: ChangedEntries | None = None,
+        protocol: Protocol | Literal[""] = "",
+    ) -> "Record":
         """Return a view of this record in which replies are local models; what is on disk stays as it is.
 
         Parameters
@@ -453,8 +462,12 @@ class Record:
         factors
             By node, of replies that are differences: a reply is the factor times (local model − received). Replies of
             other nodes have no arrays then. ``None`` where replies are models.
+        entries
+            How replies of indices and values change the model that was sent; ``None`` for other replies.
+        protocol
+            The protocol that the replies are of, where it is another than the record says.
         """
-        return self._seen_as(chosen=frozenset(arrays), factors=factors)
+        return self._seen_as(chosen=frozenset(arrays), factors=factors, entries=entries, protocol=protocol)
 
     def without(self, nodes: Iterable[str]) -> "Record":
         """Return a view of this record in which nothing of some nodes is seen; common models and sums stay."""

@@ -3,9 +3,11 @@
 Nothing of a record is used before it has this form. FORMAT.md says what the keys mean.
 """
 
+import math
 from collections.abc import Sequence
 from typing import Annotated, Literal, NotRequired
 
+import numpy as np
 from pydantic import AfterValidator, ConfigDict, Field, StringConstraints, TypeAdapter, with_config
 from typing_extensions import TypeAliasType, TypedDict
 
@@ -29,6 +31,12 @@ Xxh3 = Annotated[str, StringConstraints(pattern="^[0-9a-f]{32}$")]
 # Whole groups of four characters, the last one padded: what `b64decode` takes without guessing.
 _BASE64 = "^([A-Za-z0-9+/]{4})*([A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$"
 Base64 = Annotated[str, StringConstraints(pattern=_BASE64, max_length=2 * MAX_VALUE)]
+OTHERS_DTYPES = (
+    *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
+    *("float16", "float32", "float64"),
+)
+"""Types of the arrays beside training that are kept."""
+
 # Far beyond any run, and small enough that sums and products of some fit into 64 bits.
 Count = Annotated[int, Field(ge=0, le=2**50)]
 # JSON has no largest number, and NumPy and torch have.
@@ -120,6 +128,25 @@ class ReplyEntry(TypedDict):
 
 
 @with_config(_STRICT)
+class OthersArray(TypedDict):
+    """An array beside the training of a round: the base64 of its numbers in their order in C, little-endian."""
+
+    name: Name
+    shape: Annotated[list[Count], Field(max_length=32)]
+    dtype: Literal[OTHERS_DTYPES]  # type: ignore[valid-type]
+    base64: Base64
+
+
+def _check_numbers(array: OthersArray) -> OthersArray:
+    """Refuse an array of which there are more numbers or fewer than its shape says."""
+    # Base64 has four characters for three bytes, and "=" where bytes are missing to three.
+    length = len(array["base64"]) // 4 * 3 - array["base64"].count("=")
+    if length != np.dtype(array["dtype"]).itemsize * math.prod(array["shape"]):
+        raise ValueError(f"it has not the numbers of its shape {array['shape']}")
+    return array
+
+
+@with_config(_STRICT)
 class OthersEntry(TypedDict):
     """What messages beside the training of a round hold in plaintext."""
 
@@ -127,6 +154,7 @@ class OthersEntry(TypedDict):
     way: Literal["sent", "reply"]
     nodes: Annotated[list[Name], Field(min_length=1)]
     metrics: dict[Name, Metric]
+    arrays: NotRequired[Annotated[list[Annotated[OthersArray, AfterValidator(_check_numbers)]], Field(max_length=64)]]
     reason: NotRequired[Value]
 
 

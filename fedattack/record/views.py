@@ -1,8 +1,9 @@
 """How a record is seen: under which names, with which arrays, without whom. What is on disk stays as it is."""
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,6 +11,67 @@ from numpy.typing import NDArray
 from fedattack.record.arrays import StoredArrays
 from fedattack.record.format import Arrays, Parameter
 from fedattack.record.index import IndexedLine
+from fedattack.record.schema import Protocol
+
+
+@dataclass(frozen=True)
+class ChangedEntries:
+    """Replies of indices and values, put back into the model.
+
+    Attributes
+    ----------
+    indices, values
+        Names of the two arrays of a reply.
+    into
+        Names of the server's arrays through which indices count, one after the other.
+    step
+        By what values are multiplied and added; ``None`` where they take the entries' place.
+    """
+
+    indices: str
+    values: str
+    into: Sequence[str]
+    step: float | None
+
+    def put_into(self, received: Arrays, reply: Arrays, names: Sequence[str]) -> Arrays | None:
+        """Return the model ``received`` with a reply's entries in it; ``None`` if these do not fit it.
+
+        ``names`` are those under which ``received`` has :attr:`into`.
+        """
+        if {*names} - {*received} or {self.indices, self.values} - {*reply}:
+            return None
+        indices, values = reply[self.indices], reply[self.values]
+        if indices.shape != values.shape or indices.dtype.kind not in "iu" or values.dtype.kind != "f":
+            return None
+        size = sum(math.prod(received[name].shape) for name in names)
+        if indices.size and (indices.min() < 0 or indices.max() >= size):
+            return None
+        changed: dict[str, NDArray[Any]] = {}
+
+        def read(name: str) -> NDArray[Any]:
+            if name not in names:
+                return received[name]
+            if not changed:
+                changed.update(self._change([received[each] for each in names], indices, values, names))
+            # Callers may change what they get.
+            return changed[name].copy()
+
+        return StoredArrays(read, {name: name for name in received})
+
+    def _change(
+        self, arrays: Sequence[NDArray[Any]], indices: NDArray[Any], values: NDArray[Any], names: Sequence[str]
+    ) -> Iterator[tuple[str, NDArray[Any]]]:
+        """Yield by their names arrays in which the entries are changed."""
+        # In double precision, so that only the last step rounds.
+        whole = np.concatenate([array.reshape(-1).astype(np.float64) for array in arrays])
+        if self.step is None:
+            whole[indices] = values
+        else:
+            np.add.at(whole, indices, self.step * values.astype(np.float64))
+        start = 0
+        for name, array in zip(names, arrays, strict=True):
+            yield name, whole[start : start + array.size].reshape(array.shape).astype(array.dtype)
+            start += array.size
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,6 +91,10 @@ class RecordView:
     factors
         By node, of replies that are differences: a reply is the factor times (local model − received). Other nodes'
         replies have no arrays then. ``None`` where replies are taken as they are.
+    protocol
+        The protocol that the replies are of, where it is another than the record says; else empty.
+    entries
+        Of replies that are indices and values, how they change the model that was sent; ``None`` elsewhere.
     unseen
         Nodes of which nothing is shown.
     exchanges
@@ -40,6 +106,8 @@ class RecordView:
     frozen: Mapping[str, NDArray[Any]] = field(default_factory=dict)
     order: tuple[str, ...] = ()
     factors: Mapping[str, float] | None = None
+    protocol: Protocol | Literal[""] = ""
+    entries: ChangedEntries | None = None
     unseen: frozenset[str] = frozenset()
     exchanges: Mapping[int, Sequence[IndexedLine]] = field(default_factory=dict)
 
@@ -81,6 +149,12 @@ class RecordView:
         # A dict keeps the order, and each name once.
         names = dict.fromkeys([*(parameter.name for parameter in parameters), *on_disk])
         return StoredArrays(read, {name: name for name in names if name in on_disk or name in frozen})
+
+    def show_entries(self, received: Arrays | None, stored: Arrays | None) -> Arrays | None:
+        """Return the model that a reply of indices and values makes of what was sent; ``None`` if it makes none."""
+        if self.entries is None or received is None or stored is None:
+            return None
+        return self.entries.put_into(received, stored, [self._rename(name) for name in self.entries.into])
 
     def _rename(self, name: str) -> str:
         return self.new_names.get(name, name)

@@ -15,6 +15,7 @@ from fedattack.witness.sent import (
     DIFFERENCE,
     KEPT,
     NO_FLOATS,
+    OF_ANOTHER,
     OTHER_TYPE,
     OUTPUTS,
     SCALED,
@@ -76,6 +77,7 @@ def kinds_of(
     learns: Collection[str],
     mods: Sequence[str] = (),
     outputs: Callable[[], Sequence[NDArray[Any]]] = list,
+    others: Callable[[], Sequence[State]] = list,
 ) -> list[SentArray]:
     """Say what each array of one reply is, and what of the model was not sent.
 
@@ -93,6 +95,8 @@ def kinds_of(
         Those that the reply passed.
     outputs
         What gives what the model returned last, batch by batch.
+    others
+        What gives the states of the client's other models after training, such as of a generator.
     """
     start = dict(before) or _read_received(after, received)
     entries = [_StateEntry(name, start.get(name), array) for name, array in after]
@@ -100,9 +104,12 @@ def kinds_of(
     arrays: list[SentArray] = []
     for name, array, match in zip(names, sent, matches, strict=True):
         described = _describe(name, array, match.entry, received, entries)
-        if described.kind in (UNKNOWN, NO_FLOATS) and match.entry is None and _are_outputs(array, outputs()):
+        is_strange = described.kind in (UNKNOWN, NO_FLOATS) and match.entry is None
+        if is_strange and find_outputs(array, outputs()) is not None:
             described = replace(described, kind=OUTPUTS)
         arrays.append(described)
+    if any(array.kind in (UNKNOWN, NO_FLOATS) for array in arrays):
+        arrays = _with_others(arrays, sent, others())
     arrays = _with_one_factor(arrays)
     arrays = _with_changed(arrays, sent, matches, is_changed=are_changing(mods))
     used = [match.entry for match in matches]
@@ -111,6 +118,17 @@ def kinds_of(
         if entry.name in learns and not any(entry is each for each in used):
             arrays.append(SentArray(entry.name, entry.after.shape, str(entry.after.dtype), KEPT, entry.name))
     return arrays
+
+
+def _with_others(arrays: list[SentArray], sent: Arrays, others: Sequence[State]) -> list[SentArray]:
+    """Find the weights of other models of the client among arrays that are not understood."""
+    known = [value for state in others for _, value in state]
+    named = []
+    for described, array in zip(arrays, sent, strict=True):
+        if described.kind in (UNKNOWN, NO_FLOATS) and any(_is(value, array) for value in known):
+            described = replace(described, kind=OF_ANOTHER, of="")
+        named.append(described)
+    return named
 
 
 def _read_received(after: State, received: Sequence[Arrays]) -> dict[str, NDArray[Any]]:
@@ -190,14 +208,16 @@ def _describe(
     return described
 
 
-def _are_outputs(array: NDArray[Any], outputs: Sequence[NDArray[Any]]) -> bool:
-    """Say whether an array is what a model returned for some batches on end, as it is, as probabilities or classes."""
+def find_outputs(array: NDArray[Any], outputs: Sequence[NDArray[Any]]) -> range | None:
+    """Return the indices of batches for which a model returned an array, on end; ``None`` if it returned it for none.
+
+    It may be sent as it is, as probabilities or as classes.
+    """
     if array.ndim not in (1, 2) or len(array) < _FEWEST_OUTPUTS:
-        return False
-    outputs = outputs[-_MOST_BATCHES:]
+        return None
     # Runs of batches that end at each one, the latest first, as long as the array: a client that evaluates afterwards
     # has outputs behind those that it sends.
-    for last in range(len(outputs), 0, -1):
+    for last in range(len(outputs), max(0, len(outputs) - _MOST_BATCHES), -1):
         batches: list[NDArray[Any]] = []
         rows = 0
         for output in reversed(outputs[:last]):
@@ -208,8 +228,8 @@ def _are_outputs(array: NDArray[Any], outputs: Sequence[NDArray[Any]]) -> bool:
         if rows == len(array) and len({output.shape[1:] for output in batches}) == 1:
             whole = np.concatenate(batches).astype(np.float64).reshape(rows, -1)
             if any(_are_close(array, form) for form in _list_forms(whole)):
-                return True
-    return False
+                return range(last - len(batches), last)
+    return None
 
 
 def _list_forms(outputs: NDArray[np.float64]) -> Iterator[NDArray[np.float64]]:

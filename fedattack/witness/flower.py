@@ -45,6 +45,7 @@ _INFO, _WARNING = 20, 30
 # By folder, as for Watch.by_steps: in a simulation each message comes to another copy of the app.
 _by_steps: dict[Path, dict[Any, tuple[str, ...]]] = {}
 _compared: dict[Path, set[Any]] = {}
+_labelled: dict[Path, set[Any]] = {}
 
 WITNESS_FOLDER = "FEDATTACK_WITNESS"
 """Environment variable that names the folder of a :class:`WitnessMod` that was given none."""
@@ -196,7 +197,13 @@ class _Calls:
         by_steps = _by_steps.setdefault(self._folder, {})
         compared = _compared.setdefault(self._folder, set())
         watch = CallWatch(
-            self._seed, self._keep, known, received=lambda: _numpy(arrays), by_steps=by_steps, compared=compared
+            self._seed,
+            self._keep,
+            known,
+            received=lambda: _numpy(arrays),
+            by_steps=by_steps,
+            compared=compared,
+            labelled=_labelled.setdefault(self._folder, set()),
         )
         watch.notes |= dict.fromkeys(sources.install())
         asked = _read_asked(message) if trains else None

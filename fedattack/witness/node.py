@@ -17,19 +17,21 @@ from fedattack.base.errors import ConfigError, short
 from fedattack.base.files import make_private
 from fedattack.base.untrusted import parse_json
 from fedattack.witness.arrays import Arrays, find_indices, same
-from fedattack.witness.comparing import kinds_of
+from fedattack.witness.comparing import find_outputs, kinds_of
 from fedattack.witness.private import join_rounds, private_keys
 from fedattack.witness.sample import Examples
 from fedattack.witness.seen import NOT_ASKED, AskedToTrain, Witness, WitnessedModel, WitnessedTraining
 from fedattack.witness.seen_model import SeenModel
-from fedattack.witness.sent import MOST_ARRAYS, SentArray, joined_kinds
-from fedattack.witness.store import read_memory, read_witness, witness_file, write_frozen, write_witness
+from fedattack.witness.sent import MOST_ARRAYS, OUTPUTS, SentArray, joined_kinds
+from fedattack.witness.store import read_memory, read_witness, witness_file, write_frozen, write_public, write_witness
 from fedattack.witness.watch import CallWatch
 
 FROZEN_BYTES = 2**30
 """Bytes of weights that no client sends, up to which they are kept."""
 
 _CHANGES = "what the client does not send of its model changes from round to round"
+
+_OTHERS_PREDICTED = "the examples whose predictions the client sends change from round to round"
 
 _NOTES = 50
 
@@ -111,6 +113,7 @@ class Node:
     stepwise: bool = False
     run: str = ""
     sends: tuple[SentArray, ...] = ()
+    public: Path | None = None
 
     def __post_init__(self) -> None:
         self.trained, self.evaluated = Examples(self.keep), Examples(self.keep)
@@ -152,13 +155,14 @@ class Node:
             run=self.run,
             asked=self.asked,
             sends=self.sends,
+            public=self.public,
         )
 
     def facts(self) -> tuple[Any, ...]:
         """Return what may change without other examples."""
         counts = tuple(self.counts.items())
         said = self.client, self.model, self.training, self.mods, self.private, tuple(self.notes), self.sends
-        return *said, self.asked, counts, self.count, self.changed, self.augmented
+        return *said, self.asked, self.public, counts, self.count, self.changed, self.augmented
 
     def rows(self) -> Collection[bytes]:
         """Return the hashes of the examples that are kept."""
@@ -193,7 +197,7 @@ class Node:
         known.client, known.model, known.training, known.mods = said.client, said.model, said.training, said.mods
         known.notes, known.run, known.private = dict.fromkeys(said.notes), said.run, said.private
         known.asked = said.asked
-        known.sends = said.sends
+        known.sends, known.public = said.sends, said.public
         names = [f"{role}_{name}" for role in _ROLES for name in known.trained.memory()]
         arrays = read_memory(path, "extras", *names)
         for role in _ROLES:
@@ -325,7 +329,7 @@ def _add(known: Node, watch: CallWatch, call: Call, folder: Path) -> bool:
             "the client replied a model, and no training was seen: state examples by fedattack.witness.trained_on"
         )
     if call.trains and trained:
-        watch.guard("what the client sends", _add_sends, known, call, trained[0])
+        watch.guard("what the client sends", _add_sends, known, call, trained[0], folder)
     if call.trains:
         watch.guard("what the client fitted", _note_fitted, call, bool(trained))
     if trained or known.model is None:
@@ -394,7 +398,7 @@ def _describe_model(known: Node, watch: CallWatch, call: Call, models: Sequence[
         return
 
 
-def _add_sends(watch: CallWatch, known: Node, call: Call, model: SeenModel) -> None:
+def _add_sends(watch: CallWatch, known: Node, call: Call, model: SeenModel, folder: Path) -> None:
     """Note what each array of the reply is, beside what it was in earlier calls."""
     after = model.state() if model.state is not None else []
     # A reply of several models, such as that of a GAN, is compared array by array.
@@ -416,8 +420,28 @@ def _add_sends(watch: CallWatch, known: Node, call: Call, model: SeenModel) -> N
         learns=model.learned(),
         mods=call.mods,
         outputs=model.outputs.read,
+        others=lambda: [one.state() for one in watch.models.values() if one is not model and one.state is not None],
     )
     known.sends = joined_kinds(known.sends, now)[:MOST_ARRAYS]
+    for array, described in zip(sent, now, strict=False):
+        if described.kind == OUTPUTS:
+            _add_public(watch, known, array, model, folder)
+
+
+def _add_public(watch: CallWatch, known: Node, predictions: NDArray[Any], model: SeenModel, folder: Path) -> None:
+    """Write the examples that predictions in a reply are of, if they are the same in each round."""
+    batches = find_outputs(predictions, model.outputs.read())
+    if batches is None or _OTHERS_PREDICTED in known.notes:
+        return
+    x = model.outputs.read_inputs(batches)
+    if x is None:
+        return
+    path = write_public(folder, x)
+    if known.public in (None, path):
+        known.public = path
+        return
+    watch.note(_OTHERS_PREDICTED)
+    known.public = None
 
 
 def _not_sent(
@@ -513,7 +537,8 @@ def _is_changed(known: Node, before: int, count: int, counts: Mapping[str, int])
     count, counts
         Distinct inputs of this round, in all and of each class.
     """
-    if _has_grown(known, before) and len(counts) > 1 and counts == known.counts:
+    # As many inputs as before: examples without labels, such as public ones, may have come to those of before.
+    if _has_grown(known, before) and len(counts) > 1 and counts == known.counts and count <= known.count:
         return True
     # As many as the last time, and none of those before: a stream of new examples may look the same.
     return before > 0 and count == known.count and known.trained.total >= before + count

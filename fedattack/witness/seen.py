@@ -223,6 +223,8 @@ class Witness:
         ``None`` where the client was not asked to train.
     sends
         What each array of its replies is; nothing where it is not known.
+    public
+        An ``.npz`` with the examples ``x`` whose predictions it sends, in their order; ``None`` where it sends none.
     """
 
     node: Text
@@ -237,6 +239,7 @@ class Witness:
     private: Annotated[Mapping[str, Any], AsJson(dict[Text, Text | Count | Finite], dict)] = field(default_factory=dict)
     asked: AskedToTrain | None = None
     sends: Annotated[tuple[SentArray, ...], Field(max_length=MOST_ARRAYS)] = ()
+    public: Annotated[Path | None, AsJson(Text, _write_name, _read_name), OPTIONAL] = None
 
 
 def counts_of(labels: Mapping[Any, float | None]) -> dict[int, int]:

@@ -26,6 +26,7 @@ class Watcher(Protocol):
     keep: int
     known: Collection[bytes]
     compared: set[Any]
+    labelled: set[Any]
 
     def note(self, text: str) -> None:
         """Note what a reader must know."""
@@ -64,6 +65,8 @@ class SeenModel:
         What is known to move it, or to throw its gradients away, by its id.
     losses
         The losses that its outputs went into, and what fedattack calls them, if anything.
+    takes_labels
+        Whether one of them takes labels, and stands first.
     own_loss
         What the loss is that it returns itself; ``None`` if it was not seen to return one.
     learns
@@ -89,10 +92,10 @@ class SeenModel:
         self.private: dict[int, PrivateTraining] = {}
         self.optimizers: dict[tuple[str, float | None, float, float], None] = {}
         self.losses: dict[str, str | None] = {}
+        self.takes_labels = False
         self.input_shape: tuple[int, ...] = ()
         self.classes = 0
         self._watch = watch
-        self._has_labels = False
         self._start: State = []
         self.batches = self._make_batches()
         self.outputs = ModelOutputs(watch.seed, lambda width: watch.is_taken(width, self))
@@ -132,8 +135,8 @@ class SeenModel:
     def note_labels(self, labels: Sequence[Label] | None) -> None:
         """Note whether the labels of what is trained are seen; without any, steps are read from now on."""
         if labels is not None:
-            self._has_labels = True
-        elif not self._has_labels and not self.stepwise:
+            self._watch.labelled.add(self.kind)
+        elif self.kind not in self._watch.labelled and not self.stepwise:
             self._watch.read_steps(self)
 
     def forget(self, batch: TakenBatch) -> None:

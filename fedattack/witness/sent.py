@@ -20,6 +20,7 @@ SLICE = "slice of a model's array"
 OTHER_TYPE = "weights as the bytes of another type"
 NO_FLOATS = "no floats"
 OUTPUTS = "outputs of the model"
+OF_ANOTHER = "weights of another model"
 KEPT = "not sent"
 UNKNOWN = "not understood"
 
@@ -35,6 +36,7 @@ Kind = Literal[
     "weights as the bytes of another type",
     "no floats",
     "outputs of the model",
+    "weights of another model",
     "not sent",
     "not understood",
 ]

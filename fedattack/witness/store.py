@@ -25,6 +25,8 @@ RUN_FOLDER = "run-"
 """What the name of the folder of one run begins with, before Flower's id of the run."""
 FROZEN = "frozen"
 """Folder of weights that no client sends."""
+PUBLIC = "public"
+"""Folder of examples whose predictions clients send."""
 
 _ABOUT = "about"
 _HINT = "delete it, and run the app again"
@@ -93,6 +95,8 @@ def read_witness(path: Path) -> Witness:
         In one line, if it is no witness.
     """
     witness = read_arrays(Witness, path, ConfigError, _HINT, text=_ABOUT)
+    if witness.public is not None:
+        witness = replace(witness, public=path.parent / PUBLIC / witness.public)
     model = witness.model
     if model is None or model.frozen is None:
         return witness
@@ -113,11 +117,21 @@ def read_memory(path: Path, *names: str) -> dict[str, NDArray[Any]]:
 
 def write_frozen(folder: Path, arrays: Mapping[str, NDArray[Any]]) -> Path:
     """Write weights that no client sends, once for all clients that have the same, and return the file."""
+    return _write_once(folder / FROZEN, arrays)
+
+
+def write_public(folder: Path, x: NDArray[Any]) -> Path:
+    """Write examples (n, …) whose predictions clients send, once for all clients, and return the file."""
+    return _write_once(folder / PUBLIC, {"x": x})
+
+
+def _write_once(folder: Path, arrays: Mapping[str, NDArray[Any]]) -> Path:
+    """Write arrays to a file that has its name of them."""
     digest = xxhash.xxh3_128()
     for name, array in arrays.items():
         digest.update(f"{name} {array.dtype} {array.shape}".encode())
         digest.update(np.ascontiguousarray(array).data)
-    path = folder / FROZEN / f"{digest.hexdigest()}.npz"
+    path = folder / f"{digest.hexdigest()}.npz"
     if not path.exists():
         make_private(path.parent)
         write_npz(path, arrays)

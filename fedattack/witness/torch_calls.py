@@ -71,7 +71,7 @@ def _watch_call(original: Callable[..., Any]) -> Callable[..., Any]:
             local.open = local.call = None
             if reader is not None:
                 reader.inside = False
-        watch.guard("what a model returned", _note_output, self, output)
+        watch.guard("what a model returned", _note_output, self, args, kwargs, output)
         if reader is not None:
             watch.guard("a step", reader.end_call, self, output, open_call)
         if open_call is not None:
@@ -115,13 +115,23 @@ def _only_input(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any
     return tensors[0]
 
 
-def _note_output(watch: CallWatch, module: nn.Module, output: Any) -> None:
+def _note_output(
+    watch: CallWatch, module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], output: Any
+) -> None:
     """Keep what a model returned for a while: a client may send it."""
     model = watch.models.get(id(module)) or watch.models.get(id(unwrap(module)))
     tensor = outputs_in(output)
     # Inside of a transform of functions a tensor stands for others, and is none once that ends.
     if model is not None and tensor is not None and tensor.ndim and not _is_wrapped(tensor):
-        model.outputs.add(tuple(tensor.shape), functools.partial(as_array, tensor.detach()))
+        shape, read = tuple(tensor.shape), functools.partial(as_array, tensor.detach())
+        x = None
+        # What is predicted, and not trained on.
+        if not tensor.requires_grad:
+            x = _only_input(module, args, kwargs)
+        if x is not None and x.is_floating_point() and x.ndim > 1 and len(x) == len(tensor):
+            model.outputs.add(shape, read, tuple(x.shape), functools.partial(as_array, x.detach()))
+        else:
+            model.outputs.add(shape, read)
 
 
 def _is_wrapped(tensor: Tensor) -> bool:

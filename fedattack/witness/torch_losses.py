@@ -186,7 +186,7 @@ def _note_loss(watch: CallWatch, name: str, args: Sequence[Any], kwargs: Mapping
         if batch.labels is None:
             watch.note(f"the labels of {name} are not one number an example: they are unknown")
     if batch.trains:
-        _name_loss(watch, model, name, outputs)
+        _name_loss(watch, model, name, outputs, is_labelled=batch.labels is not None)
         _note_options(watch, name, args, kwargs)
 
 
@@ -204,12 +204,15 @@ def _lacks_labels(watch: CallWatch, awaited: AwaitedOutputs, name: str, outputs:
     return model.are_compared or is_other
 
 
-def _name_loss(watch: CallWatch, model: SeenModel, name: str, outputs: Tensor) -> None:
-    """Note by which loss a model is trained."""
+def _name_loss(watch: CallWatch, model: SeenModel, name: str, outputs: Tensor, *, is_labelled: bool) -> None:
+    """Note by which loss a model is trained; one that takes labels stands before those that take other targets."""
     spec = _LABELLED[name]
     # This loss takes whatever it is given for logarithms: cross-entropy it is only after log_softmax.
     if name == "nll_loss" and name not in model.losses and not _is_log_softmax(outputs):
         spec = None
+    if is_labelled and not model.takes_labels:
+        model.losses = {name: spec, **model.losses}
+        model.takes_labels = True
     model.losses.setdefault(name, spec)
     if len(model.losses) > 1:
         watch.note(f"the loss has several terms ({', '.join(model.losses)}); the first is noted")

@@ -54,7 +54,8 @@ class OpenCall(ABC):
     @property
     def has_labels(self) -> bool:
         """Whether the labels of its examples are known; who tells a loss of its own needs none."""
-        return self.batch is not None and self.batch.labels is not None
+        # A head that takes what another model makes has labels, and no examples.
+        return self.batch is not None and self.batch.labels is not None and self.batch.trains
 
     def note_inner_loss(self, target: Tensor) -> None:  # noqa: B027 - most have nothing to learn of it
         """Note that a loss inside of the model took this for its labels."""

@@ -125,6 +125,9 @@ class StepReader(Reader):
             self._is_needed = False
             return
         model, _ = calls[0]
+        # Its labels were seen in other batches: one without them, such as of public examples, is left to the others.
+        if model.kind in watch.labelled and model.kind not in watch.by_steps and all(call for _, call in calls):
+            return
         rows = step.rows()
         if not model.stepwise:
             model.take_steps()

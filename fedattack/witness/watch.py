@@ -111,6 +111,9 @@ class CallWatch:
         where no step was read. It outlives the call.
     compared
         The signatures of models whose outputs a loss holds against each other. It outlives the call, too.
+    labelled
+        The signatures of models whose labels were seen: batches of theirs without labels are no reason to read whole
+        steps. It outlives the call, too.
     hold_out
         What the client is kept from training on; ``None`` for nothing.
     datasets
@@ -130,6 +133,7 @@ class CallWatch:
     private_by: dict[int, PrivateTraining] = field(default_factory=dict)
     by_steps: dict[Any, tuple[str, ...]] = field(default_factory=dict)
     compared: set[Any] = field(default_factory=set)
+    labelled: set[Any] = field(default_factory=set)
     hold_out: HoldOut | None = None
     datasets: list[Any] = field(default_factory=list)
     fitted: dict[int, FittedEstimator] = field(default_factory=dict)

@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 
 from fedattack.apps.reading import read_sends
-from fedattack.attacks import ATTACKS, read_knowledge
+from fedattack.attacks import ATTACKS, Knowledge, read_knowledge
 from fedattack.attacks.knowledge import Sends
+from fedattack.attacks.matching import as_models
 from fedattack.audit.truth import read_truth
-from fedattack.record import Record
+from fedattack.record import Exchange, Record, RecordWriter, Reply
 from fedattack.record.folder import Part
 from fedattack.report import read_run
 from fedattack.witness.sent import SentArray
@@ -84,6 +85,51 @@ def test_who_sends_outputs_of_a_model_sends_predictions():
     assert read_sends(witnesses(outputs, outputs, outputs)).predictions == ("logits (200 × 10)",)
     assert read_sends(witnesses(outputs, outputs, WEIGHTS)).predictions == ()
     assert read_sends(witnesses((*WEIGHTS, outputs[0]), (), ())).predictions == ()
+
+
+def test_another_model_beside_the_one_that_is_asked_about_is_named_and_not_read():
+    other = (SentArray("g", (2, 2), "float32", "weights of another model"),)
+    reading = read_sends(witnesses(*[(*WEIGHTS, *other)] * 3))
+    assert (reading.known, reading.unread) == (Sends(("0", "1")), "")
+    assert reading.notes[0].startswith("clients send several models in a reply; g are another one than takes their ")
+
+
+def test_indices_and_values_are_read_as_the_server_puts_them_into_the_model(tmp_path):
+    draw, nodes = np.random.default_rng(0), [one.node for one in World.witnesses(10**6)[:3]]
+    common, replies = {"w": draw.normal(size=12)}, []
+    for _ in nodes:
+        replies.append({"at": draw.permutation(12)[:4], "by": draw.normal(size=4)})
+    after = common["w"].copy()
+    for reply in replies:
+        np.add.at(after, reply["at"], reply["by"] / 3)
+    writer = RecordWriter(tmp_path / "record")
+    sent_back = [Reply(node, "ok", reply, 5) for node, reply in zip(nodes, replies, strict=True)]
+    writer.write(Exchange(1, common, sent_back))
+    writer.write(Exchange(2, {"w": after}, []))
+    writer.close()
+    record = Record(tmp_path / "record")
+    table = (SentArray("at", (4,), "int64", "no floats"), SentArray("by", (4,), "float64", "not understood"))
+    reading = read_sends(witnesses(*[(*table, *sent("not sent"))] * 3), record)
+    sparse = reading.known.sparse
+    assert (sparse.indices, sparse.values, sparse.into) == ("at", "by", ("w",))
+    assert sparse.step == pytest.approx(1)
+    # That the model's own arrays are not sent says nothing where their entries are.
+    assert [row["array"] for row in reading.rows] == ["at", "by"]
+    assert "adds 1 times the values to these entries" in reading.notes[0]
+    seen = as_models(record, Knowledge(sends=reading.known)).rounds[0].observations[1]
+    expected = common["w"].copy()
+    expected[replies[1]["at"]] += replies[1]["by"]
+    np.testing.assert_allclose(seen.arrays["w"], expected)
+
+
+def test_predictions_on_what_all_predict_are_read_as_those_of_fedmd(tmp_path):
+    outputs = (SentArray("logits", (200, 10), "float32", "outputs of the model"), *sent("not sent"))
+    seen, public = witnesses(outputs, outputs, outputs), tmp_path / "one.npz"
+    reading = read_sends([replace(one, public=public) for one in seen])
+    assert (reading.known, reading.public) == (Sends(protocol="fedmd"), public)
+    others = [replace(one, public=tmp_path / f"{at}.npz") for at, one in enumerate(seen)]
+    for each in (others, [replace(seen[0], public=public), *seen[1:]]):
+        assert (read_sends(each).known, read_sends(each).public) == (None, None)
 
 
 UNREADABLE = ("not understood", "no floats", "slice of a model's array", "weights as the bytes of another type")

@@ -21,6 +21,7 @@ from fedattack.apps.app import App
 from fedattack.apps.auditing import Order, explaining
 from fedattack.apps.questions import NOTHING_BESIDES
 from fedattack.attacks import ATTACKS
+from fedattack.attacks.knowledge import Sends
 from fedattack.base.errors import FedAttackError
 from fedattack.base.files import write_npz
 from fedattack.record import Record
@@ -28,7 +29,7 @@ from fedattack.record.folder import Part
 from fedattack.report import read_run
 from fedattack.runs.pipeline import judge_folder
 from fedattack.runs.watch import Watch
-from tests.apps.worlds import pose_all, run_here
+from tests.apps.worlds import attack_all, pose_all, run_here
 
 CLIENTS = 6
 
@@ -175,8 +176,11 @@ def test_centres_with_the_sizes_of_their_clusters(tmp_path):
     assert any("its cluster_centers_ as middles" in note for note in run["notes"])
 
 
-def test_predictions_on_public_examples(tmp_path):
-    public = torch.randn(20, 5, generator=torch.Generator().manual_seed(9))
+PUBLIC = torch.randn(20, 5, generator=torch.Generator().manual_seed(9))
+
+
+def predicting(answer):
+    """Clients that train on public examples, too, and reply what ``answer`` makes of their outputs for these."""
     client = ClientApp()
 
     @client.train()
@@ -186,26 +190,50 @@ def test_predictions_on_public_examples(tmp_path):
         model, x, y = nn.Linear(5, 3), torch.randn(8, 5), torch.arange(8) % 3
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         labels = torch.cat([y, torch.arange(20) % 3])
-        nn.functional.cross_entropy(model(torch.cat([x, public])), labels).backward()
+        nn.functional.cross_entropy(model(torch.cat([x, PUBLIC])), labels).backward()
         optimizer.step()
         with torch.no_grad():
             content = {
-                "arrays": ArrayRecord({"logits": Array(model(public).softmax(1).numpy())}),
+                "arrays": ArrayRecord({"answers": Array(answer(model(PUBLIC)).numpy())}),
                 "metrics": MetricRecord({"num-examples": 8}),
             }
         return Message(RecordDict(content), reply_to=message)
 
-    run, why = unanswered(Part(tmp_path, ""), client, averaging(ArrayRecord({"logits": Array(np.zeros((20, 3)))})))
-    assert why.startswith("clients send predictions and no weights, as in FedMD: logits (20 × 3) are outputs of their")
-    assert "all train on some examples that all have, as public ones are" in why
-    assert "`fedattack observe --protocol fedmd`" in why
+    return client
+
+
+def test_predictions_on_public_examples_are_attacked_as_those_of_fedmd(tmp_path):
+    part, server = Part(tmp_path, ""), ServerApp()
+    server.main()(averaging(ArrayRecord({"answers": Array(np.zeros((20, 3)))})))
+    run_here(part, server, predicting(lambda outputs: outputs.softmax(1)), {}, CLIENTS)
+    (posed,) = pose_all([part])
+    known = posed.knowledge
+    np.testing.assert_array_equal(known.public, PUBLIC.numpy())
+    assert known.sends == Sends(protocol="fedmd")
+    assert any(note.startswith("clients send predictions and no weights, as in FedMD: answers") for note in posed.notes)
+    attacked = attack_all([part], [posed])
+    assert {"sia", "membership"} <= {*attacked.scored}
+    # The public ones, which are of all, are asked about, too: here they have labels.
+    assert len(known.targets) == 8 * CLIENTS + len(PUBLIC)
+    findings, _ = judge_folder(part.folder, device="cpu", watch=Watch())
+    run = read_run(part.folder)
+    assert "sia.asr" in {finding.name for finding in findings}
     assert run["sent"]["arrays"][0] == {
-        "array": "logits",
+        "array": "answers",
         "shape": [20, 3],
         "dtype": "float32",
         "kind": "outputs of the model",
         "clients": CLIENTS,
     }
+    assert run["sent"]["unread"] == ""
+
+
+def test_classes_of_public_examples_are_predictions_that_no_student_learns_from(tmp_path):
+    client, first = predicting(lambda outputs: outputs.argmax(1)), ArrayRecord({"answers": Array(np.zeros(20))})
+    run, why = unanswered(Part(tmp_path, ""), client, averaging(first))
+    assert why.startswith("clients send predictions and no weights, as in FedMD: answers (20) are outputs of their mod")
+    assert "all train on some examples that all have, as public ones are" in why
+    assert run["sent"]["arrays"][0]["kind"] == "outputs of the model"
     assert run["sent"]["unread"] == ""
 
 

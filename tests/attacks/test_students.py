@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from fedattack.attacks import ATTACKS, read_knowledge
+from fedattack.attacks.knowledge import Sends
 from fedattack.attacks.local_models import LocalModels, local_models
 from fedattack.attacks.students import HOW, TEACHERS, students_of, usable_predictions
 from fedattack.base.errors import NeedsError
@@ -117,3 +118,41 @@ def test_without_public_records_or_architecture_it_refuses_by_name(run, need):
     with pytest.raises(NeedsError, match=f"students of them need knowledge of {need}") as caught:
         local_models(record, known, seed=0, device=CPU, notes=[])
     assert "\n" not in str(caught.value)
+
+
+def test_probabilities_teach_as_the_logits_do_that_they_are_made_of(tmp_path, run):
+    """Up to a constant a row, which no softmax shows."""
+    record, known = Record(run / "record"), read_knowledge(run / "knowledge")
+    students = students_of(record, known, 0, CPU)
+    sent = {seen.node: seen.arrays["predictions"] for seen in record.rounds[0].observations}
+    writer = RecordWriter(tmp_path / "r", protocol="fedmd")
+    softmax = {}
+    for node, logits in sent.items():
+        powers = np.exp(logits - logits.max(axis=1, keepdims=True), dtype=np.float64)
+        softmax[node] = powers / powers.sum(axis=1, keepdims=True)
+    writer.write(Exchange(1, None, [Reply(node, "ok", {"p": each}, 4) for node, each in softmax.items()]))
+    writer.close()
+    usable = usable_predictions(students, [])
+    for seen, known_of in usable(Record(tmp_path / "r").rounds[0]):
+        logits = sent[seen.node]
+        expected = logits - np.log(np.exp(logits, dtype=np.float64).sum(axis=1, keepdims=True))
+        np.testing.assert_allclose(known_of["predictions"], expected, atol=1e-4)
+
+
+def test_a_record_whose_replies_are_known_to_be_predictions_is_attacked_as_one_of_fedmd(tmp_path, run):
+    """As of an app, whose record cannot say beforehand what clients send."""
+    record, known = Record(run / "record"), read_knowledge(run / "knowledge")
+    writer = RecordWriter(tmp_path / "r", record_id=record.id)
+    for item in record:
+        replies = [Reply(seen.node, "ok", dict(seen.arrays), seen.num_examples) for seen in item.observations]
+        writer.write(Exchange(item.number, item.common, replies))
+    writer.close()
+    plain = Record(tmp_path / "r")
+    stranger = replace(known, record="", sends=Sends(protocol="fedmd"))
+    assert plain.protocol == "fedavg"
+    assert not SIA.find_obstacles(plain, stranger)
+    expected = SIA.run(record, known, device="cpu").arrays
+    for name, array in SIA.run(plain, stranger, device="cpu").arrays.items():
+        np.testing.assert_array_equal(array, expected[name])
+    (why,) = ATTACKS["labels"].find_obstacles(plain, stranger)
+    assert "and these clients send predictions" in why.what

@@ -118,3 +118,14 @@ def test_what_is_listed_and_looked_at_is_bounded(tmp_path):
     assert (len(reached["rows"]), reached["further"]) == (MOST_ROWS, 52)
     assert reached["rows"][0]["name"] == "big"
     assert reached["rows"][0]["holds"] == ""
+
+
+def test_arrays_of_evaluations_are_told_by_the_count_beside_them(tmp_path):
+    """As the labels and scores of each example, of which a server makes one curve."""
+    others = []
+    for node, count in (("a", 9), ("b", 12)):
+        arrays = {"curve.labels": np.arange(count) % 2, "curve.bias": np.zeros(4)}
+        others.append(Others("evaluate", "reply", (node,), {"num-examples": count}, arrays=arrays))
+    rows = rows_of(write(tmp_path / "record", others=others, common={"w": np.zeros(2)}, rounds=1))
+    assert rows["curve.labels"]["holds"].startswith("as many values as the client ")
+    assert (rows["curve.labels"]["clients"], rows["curve.bias"]["holds"]) == (2, "")

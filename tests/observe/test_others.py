@@ -6,10 +6,12 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricR
 from flwr.clientapp import ClientApp
 from flwr.serverapp import ServerApp
 from flwr.serverapp.strategy import FedAvg
+from pydantic import TypeAdapter, ValidationError
 
-from fedattack.observe import ObservedServerApp
+from fedattack.observe import ObservedServerApp, _recorder
 from fedattack.record import Exchange, Record, RecordWriter, check_record, project_record
-from fedattack.record.others import MAX_KINDS, MAX_OTHERS, Others
+from fedattack.record.others import MAX_KINDS, MAX_NAMES, MAX_NUMBERS, MAX_OTHERS, Others, are_kept
+from fedattack.record.schema import OthersEntry
 from tests.observe import apps
 from tests.observe.test_observers import NODES, context, run_message
 from tests.worlds.local_grid import FIRST_NODE, LocalGrid
@@ -60,17 +62,21 @@ def test_replies_to_queries_are_named_and_what_they_hold_in_plaintext_is_recorde
 
     record = run(main, tmp_path / "record")
     report = check_record(tmp_path / "record")
-    assert not report.whole
-    assert report.notes == ["4 query.forward replies with arrays embedding.values (200, 4) are not in this record"]
+    assert report.whole
+    assert not report.notes
     nodes = [str(FIRST_NODE), str(FIRST_NODE + 1)]
-    told = [(others.type, others.way, [*others.nodes], dict(others.metrics), others.line) for others in record.others]
+    told = [
+        (others.type, others.way, [*others.nodes], dict(others.metrics), [*others.arrays], others.line)
+        for others in record.others
+    ]
     plain = {"rows": 200, "losses": [0.5, 0.25]}
     assert told == [
-        ("query.forward", "sent", nodes, {"batch": 3}, 0),
-        ("query.forward", "reply", nodes, plain, 0),
-        # The round of training goes on until the server turns to another one.
-        ("query.forward", "reply", nodes, plain, 0),
+        ("query.forward", "sent", nodes, {"batch": 3}, [], 0),
+        # Arrays differ from reply to reply. The round of training goes on until the server turns to another one.
+        *(("query.forward", "reply", [node], plain, ["embedding.values"], 0) for node in nodes * 2),
     ]
+    for others in record.others:
+        assert [array.shape for array in others.arrays.values()] == [(200, 4)] * len(others.arrays)
     assert [others.nodes for others in record.without(nodes[:1]).others] == [(nodes[1],)] * 3
     assert not [*record.without(nodes).others]
 
@@ -81,11 +87,47 @@ def test_an_app_of_queries_alone_says_what_passed(tmp_path):
 
     record = run(main, tmp_path / "record")
     assert not len(record)
-    assert record.gaps == [
-        "2 query.forward messages to clients with arrays gradient.values (3) are not in this record",
-        "2 query.forward replies with arrays embedding.values (200, 4) are not in this record",
-    ]
-    assert [others.metrics["rows"] for others in record.others] == [200]
+    assert not record.gaps
+    assert [others.metrics["rows"] for others in record.others if others.metrics] == [200, 200]
+    ways = [(others.way, name, array.shape) for others in record.others for name, array in others.arrays.items()]
+    assert sorted(ways) == [("reply", "embedding.values", (200, 4))] * 2 + [("sent", "gradient.values", (3,))] * 2
+
+
+def test_arrays_beside_training_are_kept_bit_for_bit_up_to_a_bound(tmp_path, monkeypatch):
+    draw = np.random.default_rng(0)
+    kept = {"half": draw.normal(size=(3, 2)).astype(np.float16), "big": np.arange(3, dtype=">i4"), "one": np.float64(2)}
+    kept = {name: np.asarray(array) for name, array in kept.items()}
+    others = [Others("query", "reply", ("a",), arrays=kept)]
+    writer = RecordWriter(tmp_path / "record")
+    writer.write(Exchange(1, {"w": np.zeros(2)}, [], others=others))
+    writer.close()
+    (read,) = Record(tmp_path / "record").others
+    for name, array in kept.items():
+        np.testing.assert_array_equal(read.arrays[name], array)
+        assert (read.arrays[name].shape, read.arrays[name].dtype.name) == (array.shape, array.dtype.name)
+    assert are_kept(kept)
+    assert not are_kept({"x": np.zeros(MAX_NUMBERS + 1)})
+    assert not are_kept({"x": np.array(["text"])})
+    assert not are_kept({str(index): np.zeros(1) for index in range(MAX_NAMES + 1)})
+    monkeypatch.setattr(_recorder, "MAX_ARRAYS", 6_000)
+
+    def main(grid, context):
+        ask(grid, "query.forward")
+
+    # Each of both replies takes 4,400 characters and more.
+    record = run(main, tmp_path / "bounded")
+    assert len([others for others in record.others if others.arrays]) == 1
+    assert record.gaps == ["1 query.forward reply with arrays embedding.values (200, 4) is not in this record"]
+
+
+@pytest.mark.parametrize("change", [{"shape": [4]}, {"base64": "AAAA"}, {"dtype": "float64"}, {"dtype": "object"}])
+def test_an_array_beside_training_that_does_not_fit_its_shape_is_refused(change):
+    form = TypeAdapter(OthersEntry)
+    entry = Others("query", "reply", ("a",), arrays={"x": np.zeros(3, np.float32)}).to_entry()
+    assert form.validate_python(entry) == entry
+    entry["arrays"][0] |= change
+    with pytest.raises(ValidationError):
+        form.validate_python(entry)
 
 
 def test_metrics_of_one_name_in_several_records_are_all_there(tmp_path):

@@ -5,6 +5,7 @@ import pytest
 
 from fedattack.record import Exchange, Record, RecordWriter, Reply
 from fedattack.record.means import mean_of
+from fedattack.record.views import ChangedEntries
 
 CONTROL = "control"
 FROZEN = {"back.w": np.linspace(-1, 1, 3, dtype=np.float32)}
@@ -69,3 +70,33 @@ def test_frozen_weights_stay_where_they_are_where_clients_send_differences(recor
         moved = whole.common["0"].astype(np.float64) + whole.observations[0].arrays["0"].astype(np.float64) / 2
         np.testing.assert_array_equal(first.arrays["head.w"], moved.astype(np.float32))
         assert other.arrays is None
+
+
+@pytest.mark.parametrize("step", [None, -0.5])
+def test_indices_and_values_are_put_into_what_was_sent(tmp_path, step):
+    """Entry by entry; what does not fit tells no model."""
+    draw = np.random.default_rng(0)
+    common = {"w": draw.normal(size=(2, 3)).astype(np.float32), "b": draw.normal(size=2).astype(np.float32)}
+    sent = {"at": np.array([7, 0, 4]), "by": draw.normal(size=3).astype(np.float32)}
+    unfit = [sent | {"at": np.array([7, 0, 8])}, sent | {"by": sent["by"][:2]}, {"at": sent["at"]}]
+    writer = RecordWriter(tmp_path / "r")
+    writer.write(Exchange(1, common, [Reply(f"n{at}", "ok", each, 4) for at, each in enumerate([sent, *unfit])]))
+    writer.close()
+    entries = ChangedEntries("at", "by", ("w", "b"), step)
+    seen = Record(tmp_path / "r").read_as((), None, entries=entries).rename({"w": "head.w"})
+    first, *others = seen.rounds[0].observations
+    flat = [*common["w"].reshape(-1), *common["b"]]
+    for index, value in zip(sent["at"], sent["by"], strict=True):
+        flat[index] = value if step is None else flat[index] + step * value
+    assert list(first.arrays) == ["head.w", "b"]
+    np.testing.assert_array_equal(first.arrays["head.w"], np.float32(flat[:6]).reshape(2, 3))
+    np.testing.assert_array_equal(first.arrays["b"], np.float32(flat[6:]))
+    assert [other.arrays for other in others] == [None, None, None]
+
+
+def test_a_record_may_be_read_as_one_of_another_protocol(record):
+    seen = record.read_as((), None, protocol="fedmd")
+    assert (seen.protocol, record.protocol) == ("fedmd", "fedavg")
+    np.testing.assert_array_equal(
+        seen.rounds[0].observations[0].arrays["0"], record.rounds[0].observations[0].arrays["0"]
+    )

@@ -10,7 +10,7 @@ from torch import nn, optim
 from torch.nn import functional as F  # noqa: N812
 
 from fedattack.witness import WitnessedClientApp, read_witnesses
-from fedattack.witness.comparing import kinds_of
+from fedattack.witness.comparing import find_outputs, kinds_of
 from fedattack.witness.sent import SentArray, joined_kinds, summed_up
 from tests.witness import test_flower
 from tests.witness.test_flower import call_all
@@ -76,6 +76,12 @@ def test_what_a_model_returned_last_is_told_from_arrays_that_look_like_it(sent, 
     assert found[0].kind == kind
 
 
+def test_the_batches_of_outputs_are_named():
+    assert find_outputs(np.concatenate(OUTPUTS[1:3]), OUTPUTS) == range(1, 3)
+    assert find_outputs(probabilities(OUTPUTS[0]), OUTPUTS) == range(1)
+    assert find_outputs(RNG.normal(size=(9, 3)), OUTPUTS) is None
+
+
 def test_a_gradient_has_one_factor_for_all_arrays():
     found = kinds([-value / np.float32(0.3) for value in MOVED])
     assert [array.kind for array in found] == ["difference times a factor"] * 2
@@ -91,6 +97,25 @@ def test_in_a_doubled_list_the_second_half_is_no_weights():
         ("weights", "a.bias"),
         ("not understood", "a.weight"),
         ("not understood", "a.bias"),
+    ]
+
+
+def test_weights_of_another_model_are_told_from_those_of_the_model_that_has_such_shapes():
+    """As of a generator, of which a layer is as large as one of the discriminator."""
+    other = [
+        ("0.weight", RNG.normal(size=(3, 2)).astype(np.float32)),
+        ("0.bias", RNG.normal(size=6).astype(np.float32)),
+    ]
+    strange = RNG.normal(size=(3, 2)).astype(np.float32)
+    names = ["g.weight", "g.bias", "d.weight", "d.bias", "strange"]
+    sent = [*(value for _, value in other), *END, strange]
+    found = kinds_of(names, sent, [START], before=BEFORE, after=AFTER, learns=(), others=lambda: [other])
+    assert [(array.name, array.kind, array.of) for array in found] == [
+        ("g.weight", "weights of another model", ""),
+        ("g.bias", "weights of another model", ""),
+        ("d.weight", "weights", "a.weight"),
+        ("d.bias", "weights", "a.bias"),
+        ("strange", "not understood", ""),
     ]
 
 

@@ -1128,3 +1128,56 @@ def test_features_that_one_model_makes_for_another_stay_examples(tmp_path):
     witness = witness_of(train, tmp_path)
     with torch.no_grad():
         assert seen(witness.trained) == hashes_of(below(x))
+
+
+def test_a_head_that_takes_what_a_body_makes_shows_the_labels_of_the_body_s_examples(tmp_path):
+    """Of two models that are trained together, as one that is sent in two parts."""
+    x = torch.randn(10, 6, generator=torch.Generator().manual_seed(4))
+    y = torch.arange(10) % 3
+    body, head = nn.Sequential(nn.Linear(6, 4), nn.Tanh()), nn.Linear(4, 3)
+    optimizer = torch.optim.SGD([*body.parameters(), *head.parameters()], lr=0.1)
+
+    def train():
+        for _ in range(3):
+            for rows in torch.arange(10).split(5):
+                optimizer.zero_grad()
+                F.cross_entropy(head(body(x[rows])), y[rows]).backward()
+                optimizer.step()
+        return body
+
+    witness = witness_of(train, tmp_path)
+    assert witness.trained.total == 10
+    rows = {bytes(row.tobytes()): label for row, label in zip(x.numpy(), y.tolist(), strict=True)}
+    (field,) = [name for name in witness.trained.x.dtype.names if witness.trained.x[name].ndim == 2]
+    for example, label in zip(witness.trained.x[field], witness.trained.y, strict=True):
+        assert rows[np.ascontiguousarray(example).tobytes()] == label
+
+
+def test_a_batch_without_labels_takes_no_labels_of_others_away(tmp_path):
+    """As of a client that first learns what others predict of public examples, and then its own."""
+    x, public = torch.randn(10, 6), torch.randn(8, 6)
+    y = torch.arange(10) % 3
+    model = nn.Linear(6, 3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def call(distils: bool):
+        def train():
+            if distils:
+                optimizer.zero_grad()
+                F.mse_loss(model(public), torch.zeros(8, 3)).backward()
+                optimizer.step()
+            optimizer.zero_grad()
+            F.cross_entropy(model(x), y).backward()
+            optimizer.step()
+            return model
+
+        return train
+
+    labelled: set = set()
+    for distils in (False, True):
+        witness = witness_of(call(distils), tmp_path, labelled=labelled)
+    assert witness.trained.total == 18
+    assert seen(witness.trained) == hashes_of(torch.cat([x, public]))
+    assert sum(witness.trained.counts.values()) == 10
+    assert witness.model.loss == "cross-entropy"
+    assert not any("augmented" in note for note in witness.notes)
