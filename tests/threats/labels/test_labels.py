@@ -64,7 +64,7 @@ def test_drawn_inputs_stand_for_examples(tmp_path):
     folder = write_digits_run(tmp_path, auxiliary=0)
     scores = attacked(folder)
     assert scores.facts["drawn"]
-    assert any("drawn inputs" in note for note in scores.notes)
+    assert any("random inputs" in note for note in scores.notes)
     assert errors(folder)["solved"] <= 2
 
 
