@@ -231,7 +231,7 @@ def test_sums_are_judged_with_the_canaries_that_they_hold(tmp_path):
     ATTACKS["membership-aggregate"].run(Record(folder / "record"), known, device="cpu").save(scores)
     assert audit_folder(folder, device="cpu")[0].value is not None
     run = json.loads((folder / "run.json").read_text())
-    assert any("but not of the sums" in note for note in run["notes"])
+    assert any("but they are in the sums" in note for note in run["notes"])
     assert run["observed"]["replies"] == 2 * (CLIENTS + 2)
 
 

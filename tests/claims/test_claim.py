@@ -91,7 +91,7 @@ def test_sigma_and_noise_multiplier_are_one_number():
         ({"skipped": 1}, "skipped is a key of dp-sgd"),
         (
             {"mechanism": "flower-localdp", "clip": 1.0, "sensitivity": 1.0, "noise-multiplier": 1.0},
-            "no key of flower-localdp",
+            "not a key of flower-localdp",
         ),
     ],
 )

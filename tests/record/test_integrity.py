@@ -357,7 +357,7 @@ def test_a_record_goes_on_as_it_was_begun(tmp_path):
         writer = RecordWriter(path, key=begun)
         writer.write(exchange(1))
         writer.close(error="stopped")
-        with pytest.raises(RecordError, match="go on with it in the same way"):
+        with pytest.raises(RecordError, match="continue it in the same way"):
             RecordWriter(path, resume=True, key=then)
         writer = RecordWriter(path, resume=True, key=begun)
         writer.write(exchange(2))
