@@ -103,7 +103,7 @@ def test_a_wrapped_client_refuses_or_warns(caplog):
     honest = [*state(network()).values()]
     client = checked(Trains(), memory)
     assert client.fit(honest, {})[1] == 64
-    with pytest.raises(DepartureError, match="neurons differ by their bias alone"):
+    with pytest.raises(DepartureError, match="neurons differ only in their bias"):
         client.fit(sent, {})
     with caplog.at_level(logging.WARNING, logger="fedattack"):
         assert checked(Trains(), RecordDict(), refuses=False).fit(sent, {})[1] == 64

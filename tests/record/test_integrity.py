@@ -334,7 +334,7 @@ def test_whatever_is_changed_of_a_signed_record_is_refused_however_it_is_sealed(
         with pytest.raises(RecordError, match=r"is not what its recorder signed|does not match its checksum"):
             read_all(tmp_path / "copy")
     (record / SIGNATURE).unlink()
-    with pytest.raises(RecordError, match="a signed record has its signature beside the manifest"):
+    with pytest.raises(RecordError, match="a signed record has its signature next to the manifest"):
         Record(record)
     assert other != signed[1]
 

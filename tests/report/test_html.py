@@ -72,7 +72,7 @@ def test_the_guarantee_of_private_training_is_on_the_page(html):
     for words in (
         "Differential privacy ε of one round 5.55–6.35 ε of the whole run 40–1,234 δ 1e-05 noise multiplier σ 0.5",
         "clipping norm C 1 rounds, at most 20",
-        "Numbers beside the update: checked Without noise pass: train_loss.",
+        "Numbers sent with the update: checked Without noise pass: train_loss.",
         "Floating point: not checked ε speaks of real numbers.",
         *(value for value in run["privacy"].values() if isinstance(value, str)),
     ):

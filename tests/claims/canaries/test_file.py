@@ -101,7 +101,7 @@ def test_damaged_examples_are_refused(tmp_path, change, fault):
     np.savez(tmp_path / "canaries.npz", **arrays)
     with pytest.raises(DataError, match=fault) as caught:
         read_examples(tmp_path)
-    assert str(caught.value).endswith("write it anew, with CanaryExamples.write")
+    assert str(caught.value).endswith("write it again with CanaryExamples.write")
     assert "\n" not in str(caught.value)
 
 

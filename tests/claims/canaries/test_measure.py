@@ -254,7 +254,7 @@ def test_a_last_model_of_other_arrays_is_refused(world, tmp_path):
             del arrays["fc1.weight"]
         return arrays
 
-    with pytest.raises(RecordError, match="round 1: the model after it has not the arrays"):
+    with pytest.raises(RecordError, match="round 1: the model after it lacks arrays"):
         measured(rewritten(world, tmp_path / "run", change), nodes={})
     with pytest.raises(NeedsError, match="the common model of round 1"):
         measured(rewritten(world, tmp_path / "nan", broken("final")), nodes={})
