@@ -73,7 +73,7 @@ def test_copies_that_hold_less_or_other_are_of_the_same_run_and_have_scores_of_t
         assert copy.id != record.id
         assert copy.origin == record.origin == record.id
         assert explain_statement("truth", record.id, copy) == ""
-        assert "is a copy that holds less or other" in explain_scores(FILE, RecordMark.of(record), copy)
+        assert "is a copy of it with fewer or other contents" in explain_scores(FILE, RecordMark.of(record), copy)
     other = write(tmp_path / "other")
     assert "the truth is of another record" in explain_statement("the truth", other.id, sums)
 
