@@ -162,7 +162,7 @@ def test_frozen_weights_that_are_put_back_give_the_findings_of_a_whole_record(fr
     for name, array in whole.arrays.items():
         np.testing.assert_array_equal(scores.arrays[name], array)
     assert found == expected
-    assert "2 arrays are not in the record; they were taken as frozen" in " ".join(scores.notes)
+    assert "2 arrays are not in the record; they are treated as frozen" in " ".join(scores.notes)
 
 
 def test_what_is_lacking_is_named(frozen, tmp_path):
