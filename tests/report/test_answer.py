@@ -242,7 +242,7 @@ def test_one_run_is_said_to_speak_of_itself_alone():
     assert answer.sure[0] == "1 run, 3,000 targets."
     assert "this run only" in answer.sure[-1]
     (answer,) = answers_of([asr()], RUN)
-    assert "3 runs tell little of how much runs differ" in answer.sure[-1]
+    assert "3 runs tell little about how much runs differ" in answer.sure[-1]
 
 
 def test_what_to_do_next_fits_the_verdict():

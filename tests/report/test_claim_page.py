@@ -161,7 +161,7 @@ def test_no_guarantee_at_all_is_said_so(sheet):
 
 @pytest.mark.parametrize(
     ("epsilon", "said"),
-    [(1.0, "more than 2.7 times"), (10.0, "more than 22,000 times"), (30.0, "promises nothing that matters")],
+    [(1.0, "more than 2.7 times"), (10.0, "more than 22,000 times"), (30.0, "promises no useful protection")],
 )
 def test_what_epsilon_says_in_words(sheet, epsilon, said):
     value = readable(sheet)

@@ -113,6 +113,6 @@ def test_a_file_without_all_arrays_is_refused(tmp_path):
 
 def test_more_clients_than_memory_holds_are_refused():
     assert Canaries(count=2000, seed=1, clip=1.0).count == 2000
-    with pytest.raises(ValueError, match=r"alone take 320 GB of memory; expected at most 2,000"):
+    with pytest.raises(ValueError, match=r"take 320 GB of memory; expected at most 2,000"):
         Canaries(count=100_000, seed=1, clip=1.0)
     assert Canaries(kind="example", count=100_000, seed=1).count == 100_000
