@@ -144,7 +144,7 @@ def test_a_test_alone_confirms_nothing():
 @pytest.mark.slow
 def test_a_mod_without_noise_is_tested_all_the_same():
     answer = check_claim(claim(noise_multiplier=2.0, clip=1.0, epsilon=5.0), known.clipping_alone, Trial(draws=2000))
-    assert "clips and adds no noise" in answer.notes[0]
+    assert "clips but adds no noise" in answer.notes[0]
     assert answer.findings[0].verdict == CONSISTENT
     assert answer.verdict == CONTRADICTED
 
