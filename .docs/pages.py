@@ -40,6 +40,15 @@ LIBRARY = {
 """By page: its title, what is there, and the module."""
 
 
+WORDS = {
+    "fedattack/claims/README.md": ["epsilon", "differential privacy"],
+    "fedattack/threats/README.md": ["SecAgg", "secure aggregation"],
+    "fedattack/threats/membership/README.md": ["membership"],
+    "simulations/tutorials/own-app.md": ["my own app"],
+}
+"""By guide, what people search for who want it: the search puts it first."""
+
+
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
     """Write anchors as GitHub does, and put the pages that are made into the navigation."""
     config.markdown_extensions.append("toc")
@@ -69,6 +78,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
     """Leave out badges, which the network draws, and indent by four, as Python-Markdown asks for nested lists."""
+    page.meta["tags"] = WORDS.get(page.file.src_uri, [])
     if page.file.generated_by:
         return markdown
     markdown = re.sub(r"^\[!\[.*\n", "", markdown, flags=re.MULTILINE)

@@ -125,7 +125,7 @@ def test_a_record_beside_a_record_is_refused(call, tmp_path):
     for words in (["check", run], ["attack", "sia", run], ["report", run]):
         code, _, err = call(*words)
         assert code == 2
-        assert "is a record and holds another one" in err
+        assert "is a record and contains another one" in err
 
 
 def test_names_do_not_drive_the_terminal(call, tmp_path):

@@ -257,8 +257,8 @@ class Attack(ABC):
         whole = complete_models(named, knowledge)
         if whole is not named and "frozen" not in self.needs.takes:
             raise NeedsError(
-                f"attack {self.name} needs a record of all that clients train; it takes no frozen weights, whose "
-                "gradients nobody sent"
+                f"attack {self.name} needs a record of all that clients train; it cannot use frozen weights, because "
+                "nobody sent their gradients"
             )
         before = count_processor_seconds()
         seen = Seen(whole, knowledge, seed, device, progress or (lambda done, total: None))
@@ -267,7 +267,9 @@ class Attack(ABC):
         notes = how_named(record, named)
         if whole is not named:
             added = len(whole.parameters) - len(named.parameters)
-            notes.append(f"{added} arrays are not in the record; they were taken as frozen, from what the attacker has")
+            notes.append(
+                f"{added} arrays are not in the record; they are treated as frozen, with the attacker's own values"
+            )
         return Scores.of(self.name, found, [*notes, *seen.notes], seconds, mark)
 
     def find_obstacles(self, record: Record, knowledge: Knowledge) -> list[Reason]:

@@ -21,8 +21,8 @@ def make_imprint(known: ModelKnowledge, x: NDArray[Any], seed: int) -> Imprint:
     """
     if len(x) < 2:
         raise NeedsError(
-            "it needs examples of its own, to know how far examples lie apart: set nulls and auxiliary of a preset; of "
-            "an app take --hold-out 0.1, or let somebody evaluate"
+            "it needs examples of its own, to know how far examples lie apart: set nulls and auxiliary in a preset; "
+            "for an app use --hold-out 0.1, or evaluate in it"
         )
     return Imprint(_find_first_layers(known), x.reshape(len(x), -1), seed)
 
@@ -64,6 +64,6 @@ def make_fishing(known: ModelKnowledge, first: int) -> Fishing:
     ends_so = bool(weight) and arrays[weight].ndim == 2 and arrays[bias].shape == (known.classes,)
     if known.loss != "cross-entropy" or not ends_so:
         raise NeedsError(
-            "it needs a classifier whose last layer is fully connected and has a bias; this model does not end so"
+            "it needs a classifier whose last layer is fully connected and has a bias; this model does not end this way"
         )
     return Fishing(weight, bias, first % known.classes)

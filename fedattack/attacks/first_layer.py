@@ -88,7 +88,7 @@ def find_first_layer(known: ModelKnowledge) -> FirstLayer:
     flat = x.reshape(_DRAWN, -1)
     # Equal to the bit: a layer that sees the input itself gives it back by its gradient.
     if call.given.shape != flat.shape or not torch.equal(call.given, torch.from_numpy(flat)):
-        raise NeedsError(f"it needs a first layer that takes the input as it is; before {name} it is changed")
+        raise NeedsError(f"it needs a first layer that receives the input unchanged; before {name} it is changed")
     prefix = f"{call.name}." if call.name else ""
     is_relu = _passes_nothing_below_zero(call.returned, output)
     return FirstLayer(f"{prefix}weight", f"{prefix}bias", layer.in_features, layer.out_features, is_relu)
@@ -115,13 +115,13 @@ def _see_first_call(model: nn.Module, x: NDArray[np.float32]) -> tuple[_FirstCal
             output = output_in(returned_for(model, examples_of(x)))
     except (FedAttackError, RuntimeError, TypeError, ValueError, IndexError) as cause:
         raise NeedsError(
-            f"it calls the model, and the model refuses drawn examples: {short(str(cause), 100)}"
+            f"it calls the model, but the model refuses random examples: {short(str(cause), 100)}"
         ) from None
     finally:
         for handle in handles:
             handle.remove()
     if not calls:
-        raise NeedsError("it needs a first layer that is fully connected, and no layer was seen to take the input")
+        raise NeedsError("it needs a first layer that is fully connected, but no layer receives the input")
     return calls[0], output
 
 

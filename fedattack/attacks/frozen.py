@@ -33,7 +33,9 @@ def read_frozen(path: Path, _: object = None) -> dict[str, NDArray[Any]]:
         raise DataError(f"{path} holds no array; {_HINT}")
     for name, array in arrays.items():
         if array.dtype.kind not in "biuf" or not np.isfinite(array).all():
-            raise DataError(f"{path}: {short(name, 60)} holds what is no finite number ({array.dtype}); {_HINT}")
+            raise DataError(
+                f"{path}: {short(name, 60)} contains something other than finite numbers ({array.dtype}); {_HINT}"
+            )
     return arrays
 
 

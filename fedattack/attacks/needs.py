@@ -52,7 +52,7 @@ class Needs:
         if record.protocol not in self.protocols:
             wanted = " or ".join(PROTOCOLS[name].replies for name in self.protocols)
             sent = PROTOCOLS[record.protocol].replies
-            reasons.append(Reason(f"it needs {wanted}, and these clients send {sent}", PROTOCOL))
+            reasons.append(Reason(f"it needs {wanted}, but these clients send {sent}", PROTOCOL))
         if lack := self.lack(record):
             reasons.append(Reason(f"it needs {lack}", KEPT))
         unknown = [_KNOWLEDGE.get(need, need) for need in self.knowledge if not knowledge.has(need)]
@@ -63,10 +63,10 @@ class Needs:
     def lack(self, record: Record) -> str:
         """Say what of a record is too little, as where it is thinned, and what it keeps; empty if nothing is."""
         if self.server not in ("", record.server):
-            return f"a server that is {self.server}, and this one is {record.server}"
+            return f"a server that is {self.server}, but this one is {record.server}"
         # Sums of clients that were sent different models are no updates of one model.
         if record.view == "aggregate" and record.server != "passive" and "models" not in self.takes:
-            return f"sums of clients that were sent one model, and this server is {record.server}"
+            return f"sums of clients that all received one model, but this server is {record.server}"
         for kind in record.keep.kinds:
             if kind not in self.takes:
                 return f"{_WHOLE[kind]}; {record.path} keeps {record.keep.describe(kind)}"
@@ -77,7 +77,7 @@ class Needs:
         reasons = []
         if knowledge.structure() and "structures" not in self.takes:
             reasons.append(
-                f"it needs examples that are one array of numbers, and this model takes {knowledge.structure()}"
+                f"it needs examples that are one array of numbers, but this model takes {knowledge.structure()}"
             )
         if knowledge.training is not None:
             reasons += self.unread(record, [knowledge.training.optimizer])
@@ -92,7 +92,7 @@ class Needs:
         if any(name.startswith("SGD") for name in optimizers):
             return []
         names = short(", ".join(sorted(optimizers)), 80)
-        return [f"it reads gradients out of updates of SGD, and these clients train by {names}"]
+        return [f"it reads gradients from updates of SGD, but these clients train by {names}"]
 
 
 @dataclass(frozen=True)
@@ -137,11 +137,11 @@ VIEW, PROTOCOL, KEPT, UNKNOWN, UNFIT = "view", "protocol", "kept", "unknown", "u
 what is of a kind that the attack does not take."""
 
 NEEDS_VIEW = {
-    "individual": Reason("it needs each client's reply, and this server sees sums alone", VIEW),
+    "individual": Reason("it needs each client's reply, but this server sees only sums", VIEW),
     "aggregate": Reason(
-        "it is about sums of updates, and this server sees each client's reply",
+        "it is about sums of updates, but this server sees each client's reply",
         VIEW,
-        "`fedattack project` makes such a record of this one",
+        "`fedattack project` turns this record into one",
     ),
 }
 """By the view that an attack needs, what keeps it from a record of the other one."""

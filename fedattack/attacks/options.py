@@ -72,7 +72,7 @@ class MemoryOptions(Options):
 
     memory: int = setting(
         MEMORY,
-        "what the work of a process may hold, beside the examples and the 0.4 GiB of Python and torch (2GiB)",
+        "memory that a process may use, in addition to the examples and the 0.4 GiB of Python and torch (2GiB)",
         read=read_size,
     )
 
@@ -80,7 +80,7 @@ class MemoryOptions(Options):
 class WorkersOptions(Options):
     """How many processes share an attack's work on this machine."""
 
-    workers: int = setting(0, "processes; 0 for as many as there are cores and memory for", ge=0)
+    workers: int = setting(0, "processes; 0 for as many as cores and memory allow", ge=0)
 
 
 def read_rounds(text: str) -> str:

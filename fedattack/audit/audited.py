@@ -13,7 +13,7 @@ from fedattack.data import DATASETS
 from fedattack.record import Record
 
 _FRAMEWORKS = {"fedavg": "FedAvg", "fedsgd": "FedSGD", "fedmd": "FedMD"}
-_SUMS = {"secagg+": "sums alone, by SecAgg+", "projection": "sums alone, computed from the replies"}
+_SUMS = {"secagg+": "only sums, by SecAgg+", "projection": "only sums, computed from the replies"}
 UNKNOWN = "not known: the record does not say"
 
 

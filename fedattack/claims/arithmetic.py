@@ -101,7 +101,7 @@ def _find_poisson(claim: Claim, bounds: Epsilon | None) -> list[str]:
         return []
     return [
         f"with Poisson sampling ε of {scope_of(claim)} would be {in_figures(sampled.high)}: an accountant of Poisson "
-        "batches does not count these, of which each example is in one of every epoch"
+        "batches does not fit these batches, because each example is in one batch of every epoch"
     ]
 
 

@@ -74,7 +74,7 @@ def check_received(received: Arrays, last: Last | None = None) -> list[str]:
     for index, array in floats.items():
         # Rows as well as columns: imprinting weights look alike in what they take, or in what they feed.
         if array.ndim == 2 and (_look_alike(array) or _look_alike(array.T)):
-            found.append(f"array {index}: neurons differ by their bias alone, or pull at the same outputs")
+            found.append(f"array {index}: neurons differ only in their bias, or pull at the same outputs")
     if last is not None and _jumps(received, last):
         found.append("the model does not follow from the one before: it is further away than training goes")
     return found

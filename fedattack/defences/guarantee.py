@@ -105,7 +105,7 @@ def list_hazards(*, own_noise: bool, plaintext: Sequence[str] | None = None) -> 
     tuning = "settings that were chosen on the same data reveal it, too, and no accounting includes them"
     hazards = [
         Hazard("Randomness of the noise", own_noise, randomness),
-        Hazard("Numbers beside the update", plaintext is not None, beside),
+        Hazard("Numbers sent with the update", plaintext is not None, beside),
         Hazard("Floating point", False, lowest),
         Hazard("Time and size of messages", False, timing),
         Hazard("Tuning and early stopping", False, tuning),

@@ -244,8 +244,8 @@ def _arrays_of(content: RecordDict) -> dict[str, NDArray]:
     records = content.array_records
     if len(records) > 1:
         raise DataError(
-            f"a defence expects the model in one ArrayRecord, got {len(records)} ({', '.join(records)}), of which "
-            "others would go undefended; send one"
+            f"a defence expects the model in one ArrayRecord, got {len(records)} ({', '.join(records)}), so some would "
+            "go undefended; send one"
         )
     arrays = {}
     for record in records.values():

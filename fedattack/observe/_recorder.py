@@ -224,7 +224,7 @@ class Recorder:
             If rounds of single replies were handed over, or single replies are to be left out.
         """
         if self._began or self._writer is None:
-            raise RecordError("SecAgg+ began after rounds without it, of which single replies are recorded")
+            raise RecordError("SecAgg+ began after rounds without it, whose single replies are recorded")
         self._writer.amend(view="aggregate", aggregation=SECAGG)
         self.view = "aggregate"
 

@@ -195,7 +195,7 @@ def _drop_former_keys(manifest: dict[str, Any], where: str) -> None:
             what = "keeps sketches in the place of updates"
     if what:
         raise RecordError(
-            f"{where}: the record {what}, and this version of fedattack reads whole updates alone; attack it with the "
+            f"{where}: the record {what}, and this version of fedattack reads only whole updates; attack it with the "
             "version that wrote it, or record the run again"
         )
 

@@ -66,7 +66,7 @@ def explain_scores(file: Path, mark: RecordMark | None, record: Record) -> str:
     again = f"put that record back, or run `fedattack attack {file.stem}` again"
     # A copy has an id of its own, and its origin is the record that the scores name.
     if mark.id == record.origin != record.id:
-        return f"{file} was made of the record of which {record.path} is a copy that holds less or other; {again}"
+        return f"{file} was made of another record: {record.path} is a copy of it with fewer or other contents; {again}"
     if mark.id != record.id:
         ids = f"({_shorten(mark.id)}) than {record.path} ({_shorten(record.id)})"
         return f"{file} was made of another record {ids}; {again}"
@@ -89,7 +89,7 @@ def explain_statement(file: Path | str, stated: str, record: Record) -> str:
     if not stated or stated == record.origin:
         return ""
     ids = f"({_shorten(stated)}) than {record.path} ({_shorten(record.origin)})"
-    return f"{file} is of another record {ids}; put together what one run wrote"
+    return f"{file} belongs to another record {ids}; use files that one run wrote"
 
 
 def list_strangers(part: Part, record: Record) -> list[str]:

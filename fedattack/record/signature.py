@@ -107,7 +107,7 @@ def read_signer(given: str) -> str:
     except (ValueError, UnsupportedAlgorithm):
         key = None
     if not isinstance(key, Ed25519PublicKey):
-        raise ConfigError(f"{path} holds no public key; {_HINT} beside the private one, with the ending .pub")
+        raise ConfigError(f"{path} holds no public key; {_HINT} next to the private one, with the ending .pub")
     return fingerprint(_encode(key))
 
 

@@ -79,7 +79,7 @@ class RecordStorage:
             self._skip_damaged()
         elif self.damage:
             raise RecordError(
-                f"{self.damage[0]}; `fedattack check` lists all damage, --skip-damaged attacks the whole rounds alone"
+                f"{self.damage[0]}; `fedattack check` lists all damage, --skip-damaged attacks only the whole rounds"
             )
 
     def _read_keep(self) -> Keep:
@@ -107,7 +107,7 @@ class RecordStorage:
         # The rest of a damaged index does not lead to the seal that was signed.
         if signer is None or self.manifest["status"] == "open" or self.index.damage:
             return None
-        lacking = "a signed record has its signature beside the manifest; ask for the record again"
+        lacking = "a signed record has its signature next to the manifest; ask for the record again"
         signature = read_bytes(self.path / SIGNATURE, RecordError, lacking, limit=64)
         manifest = read_bytes(self.path / MANIFEST, RecordError, lacking)
         # Signed is what the manifest says: the head of the index, and through it the SHA-256 of each file.
@@ -130,7 +130,7 @@ class RecordStorage:
         """Say who wrote the record, and whether that can be known."""
         if self.signer is not None:
             return [
-                f"the record is signed by {self.signer}; what lies beside it (knowledge, truth, scores) is not signed"
+                f"the record is signed by {self.signer}; the files next to it (knowledge, truth, scores) are not signed"
             ]
         if self.manifest["signer"] is None:
             return ["the record is not signed: whoever can write to the folder may have changed it and sealed it again"]

@@ -144,7 +144,7 @@ def test_attacks_that_take_one_array_say_what_they_lack(tmp_path):
     training = LocalSGD(epochs=1, batch_size=2, lr=0.1)
     knowledge = Knowledge(ModelKnowledge("torch.nn:Linear", (), 2), Targets(x, np.arange(2)), training=training)
     assert fields(x)
-    with pytest.raises(NeedsError, match="one array of numbers, and this model takes input_ids, attention_mask"):
+    with pytest.raises(NeedsError, match="one array of numbers, but this model takes input_ids, attention_mask"):
         ATTACKS["inversion"].run(Record(tmp_path / "record"), knowledge)
 
 

@@ -59,7 +59,7 @@ def test_what_cannot_be_checked_comes_first_and_is_said(tmp_path):
     path.write_text(text.replace("# epsilon =", "epsilon = 8").replace("# delta =", "delta = 1e-3"))
     answer = check_claim(read_claim(path))
     assert answer.verdict == "cannot be checked"
-    assert "how units are drawn is not known" in answer.findings[0].reason
+    assert "it is not known how units are sampled" in answer.findings[0].reason
 
 
 def test_there_is_none_where_nobody_trains_privately(tmp_path):

@@ -136,7 +136,7 @@ def test_a_record_of_another_protocol_is_refused_by_name(case, tmp_path):
     for other in others:
         RecordWriter(tmp_path / other, view=attack.needs.views[0], protocol=other).close()
         words = (
-            f"attack {attack.name} cannot be made of .*: it needs .*, and these clients send {PROTOCOLS[other].replies}"
+            f"attack {attack.name} cannot be made of .*: it needs .*, but these clients send {PROTOCOLS[other].replies}"
         )
         with pytest.raises(NeedsError, match=words):
             attack.run(Record(tmp_path / other), read_knowledge(folder / "knowledge"))

@@ -134,5 +134,5 @@ def test_an_earlier_version_s_folder_is_read_with_a_note(run, call):
 def test_an_attack_takes_no_knowledge_of_another_record(run):
     first, second = find_parts(run)
     known = read_knowledge(first.knowledge)
-    with pytest.raises(NeedsError, match="attack sia: the knowledge is of another record"):
+    with pytest.raises(NeedsError, match="attack sia: the knowledge belongs to another record"):
         ATTACKS["sia"].run(Record(second.record), known, device="cpu")

@@ -81,5 +81,5 @@ def test_a_copied_run_makes_no_finding_surer(tmp_path):
     for once, again in zip(alone, twice, strict=True):
         assert again.n == 2 * once.n or again.n == once.n
         assert again.p >= once.p
-        assert f"so that only seed {evidence.seed} is tested" in again.reason
+        assert f"so only seed {evidence.seed} is tested" in again.reason
     assert [finding.verdict for finding in alone] == [finding.verdict for finding in twice]

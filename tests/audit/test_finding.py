@@ -255,7 +255,7 @@ def test_what_was_not_measured_passes_no_gate():
     ],
 )
 def test_a_share_is_not_held_against_what_no_share_can_be(text, example):
-    message = f"--fail-if {text}: sia.asr is a share from 0 to 1, and is shown in per cent; {example}"
+    message = f"--fail-if {text}: sia.asr is a share from 0 to 1 that is shown in per cent; {example}"
     with pytest.raises(ConfigError, match=f"^{re.escape(message)}$"):
         parse_fail_if(text).is_crossed([finding()])
     points = finding(units="points", value=31.0, low=30.5, high=32.0, chance=0.0)
@@ -273,7 +273,7 @@ def test_a_share_is_not_held_against_what_no_share_can_be(text, example):
 )
 def test_too_few_to_tell_passes_no_gate_on_a_leak(text, instead):
     few = finding(verdict="too few to tell", reason="three clients", headline=True)
-    message = rf"sia\.asr is too few to tell: the gate can be neither crossed nor passed; .* \"{instead}\""
+    message = rf"sia\.asr is too few to tell: the gate can neither fail nor pass; .* \"{instead}\""
     with pytest.raises(ConfigError, match=message):
         parse_fail_if(text).is_crossed([few])
     assert parse_fail_if(instead).is_crossed([few])

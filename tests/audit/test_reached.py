@@ -43,7 +43,7 @@ def test_sizes_of_groups_and_what_stands_beside_them_are_told(tmp_path):
         "holds": "whole numbers that add up to the client's number of examples: group sizes; 6 of 10 groups in 4 "
         "replies that were looked at have a single example",
     }
-    assert rows["middles"]["holds"].startswith("a row for each group of sizes: where a group has one example alone")
+    assert rows["middles"]["holds"].startswith("a row for each group of sizes: if a group has a single example")
     assert [rows[name]["holds"] for name in ("bias", "inertia", "num-examples")] == ["", "", ""]
     assert rows["inertia"]["kind"] == rows["num-examples"]["kind"] == "number"
 
@@ -73,7 +73,7 @@ def test_ordinary_weights_show_nothing_even_where_a_bias_is_as_long_as_the_examp
         ({"deaths": [9, 1, 4, 7, 8, 0]}, ""),
         ({"deaths": [0.5, 1, 0, 0, 0, 0]}, ""),
         ({"deaths": [0, 0, 0, 0, 0, 0]}, ""),
-        ({"num-examples": 6, "deaths": [0.1, 0.2, 0.3, 0.1, 0.7, 1]}, "as many values as the client counts examples"),
+        ({"num-examples": 6, "deaths": [0.1, 0.2, 0.3, 0.1, 0.7, 1]}, "as many values as the client has examples"),
         ({"num-examples": 3, "deaths": [0, 1, 0, 1, 1, 0]}, "whole numbers that add up to the client's number of ex"),
     ],
 )
@@ -96,7 +96,7 @@ def test_arrays_that_the_record_only_names_are_listed(tmp_path):
     others = [Others("evaluate", "reply", (node,), {"num-examples": 19, "words": ["a", "b"]}) for node in "ab"]
     arrays = {"curve.labels": np.zeros(19, np.int64), "other": np.zeros((3, 2))}
     rows = rows_of(write(tmp_path / "record", others=others, unrecorded={"arrays": arrays}))
-    assert rows["curve.labels"]["holds"].startswith("as many values as the client counts examples: one for each")
+    assert rows["curve.labels"]["holds"].startswith("as many values as the client has examples: one for each")
     assert (rows["curve.labels"]["replies"], rows["curve.labels"]["dtype"]) == (4, "int64")
     assert (rows["other"]["shape"], rows["other"]["holds"]) == ([3, 2], "")
     assert (rows["words"]["kind"], rows["words"]["shape"]) == ("list of texts", [2])

@@ -152,7 +152,7 @@ def test_without_truth_nothing_is_claimed(tmp_path):
     (tmp_path / "truth").rename(tmp_path / "elsewhere")
     findings = audit_folder(tmp_path, device="cpu")
     assert [finding.verdict for finding in findings] == ["not applicable"]
-    assert "the truth is not there" in findings[0].reason
+    assert "there is no truth" in findings[0].reason
     assert write_report(tmp_path).exists()
 
 
@@ -231,7 +231,7 @@ def test_sums_are_judged_with_the_canaries_that_they_hold(tmp_path):
     ATTACKS["membership-aggregate"].run(Record(folder / "record"), known, device="cpu").save(scores)
     assert audit_folder(folder, device="cpu")[0].value is not None
     run = json.loads((folder / "run.json").read_text())
-    assert any("but not of the sums" in note for note in run["notes"])
+    assert any("but they are in the sums" in note for note in run["notes"])
     assert run["observed"]["replies"] == 2 * (CLIENTS + 2)
 
 

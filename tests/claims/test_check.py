@@ -83,7 +83,7 @@ def test_the_epsilon_of_a_message_quoted_for_the_run():
     answer = check_claim(claim(noise_multiplier=2.0, epsilon=4.4, rounds=50))
     (finding,) = answer.findings
     assert finding.verdict == CONTRADICTED
-    assert "quoted for a run of 50 rounds" in finding.notes[0]
+    assert "claimed for a run of 50 rounds" in finding.notes[0]
     fine = check_claim(claim(noise_multiplier=2.0, epsilon=4.4, rounds=50, epsilon_of="message"))
     assert fine.verdict == CONSISTENT
 
@@ -144,7 +144,7 @@ def test_a_test_alone_confirms_nothing():
 @pytest.mark.slow
 def test_a_mod_without_noise_is_tested_all_the_same():
     answer = check_claim(claim(noise_multiplier=2.0, clip=1.0, epsilon=5.0), known.clipping_alone, Trial(draws=2000))
-    assert "clips and adds no noise" in answer.notes[0]
+    assert "clips but adds no noise" in answer.notes[0]
     assert answer.findings[0].verdict == CONSISTENT
     assert answer.verdict == CONTRADICTED
 
@@ -184,21 +184,21 @@ def test_nothing_bounds_epsilon():
 def test_checks_that_rest_on_chance_add_up_and_the_answer_says_so(tmp_path):
     arithmetic = check_claim(claim(sigma=2.0, clip=1.0))
     assert arithmetic.error_rate == 0
-    assert "looks at what is claimed, and at no run" in answer_lines(arithmetic)[0]
+    assert "uses only the claim, and no run" in answer_lines(arithmetic)[0]
     write_run(tmp_path / "record", Run(SMALL, sigma=2.0))
     both = check_claim(claim(sigma=2.0, clip=1.0), known.gaussian, record=tmp_path)
     assert both.to_dict()["error_rate"] == 0.1
     assert "in at most 10% of runs: 5% by the record, 5% by the test of the mechanism." in answer_lines(both)[0]
     assert sum(test["error_rate"] for test in both.recorded["tests"]) <= ERROR == pytest.approx(1 - LEVEL)
     wrong = check_claim(claim(sigma=0.1, clip=1.0), known.gaussian)
-    assert "does not err by accident" in answer_lines(wrong)[0]
+    assert "cannot be wrong by accident" in answer_lines(wrong)[0]
     assert wrong.error_rate == 0
 
 
 def test_claims_that_cannot_be_tested():
-    with pytest.raises(ConfigError, match="nothing says what is claimed"):
+    with pytest.raises(ConfigError, match="there is no claim to check"):
         check_claim(None, known.gaussian)
-    with pytest.raises(ConfigError, match="nothing says what is claimed"):
+    with pytest.raises(ConfigError, match="there is no claim to check"):
         check_claim(None)
     with pytest.raises(ConfigError, match="no sampling below 1"):
         check_claim(claim(sigma=1.0, clip=1.0), known.gaussian, Trial(sampled=True))

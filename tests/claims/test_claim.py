@@ -91,7 +91,7 @@ def test_sigma_and_noise_multiplier_are_one_number():
         ({"skipped": 1}, "skipped is a key of dp-sgd"),
         (
             {"mechanism": "flower-localdp", "clip": 1.0, "sensitivity": 1.0, "noise-multiplier": 1.0},
-            "no key of flower-localdp",
+            "not a key of flower-localdp",
         ),
     ],
 )
@@ -145,5 +145,5 @@ def test_a_file_that_is_not_there(tmp_path):
 
 def test_a_key_of_any_name_is_refused_in_one_line(tmp_path):
     (tmp_path / "claim.toml").write_text('mechanism = "gaussian"\nepsilon = 1.0\ndelta = 1e-5\nwhere = 1\n')
-    with pytest.raises(ConfigError, match="where is no key of a claim"):
+    with pytest.raises(ConfigError, match="where is not a key of a claim"):
         read_claim(tmp_path / "claim.toml")

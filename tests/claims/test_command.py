@@ -118,7 +118,7 @@ def test_a_condition_on_what_was_not_measured_is_no_pass(call, claim_file):
         (("--claim", "nowhere.toml"), "nowhere.toml is not there"),
         (("nowhere",), "nowhere"),
         (("--mechanism", "known"), "expected module:function"),
-        (("--mechanism", "tests.claims.known:gaussian"), "nothing says what is claimed"),
+        (("--mechanism", "tests.claims.known:gaussian"), "there is no claim to check"),
     ],
 )
 def test_bad_input(call, words, said):

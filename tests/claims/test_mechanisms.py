@@ -60,7 +60,7 @@ def test_a_mechanism_may_work_in_the_update_that_it_gets():
     ("name", "said"),
     [
         ("raises", "raised RuntimeError: out of cheese for an update of norm 1"),
-        ("not_a_number", "sends NaN or infinity"),
+        ("not_a_number", "returns NaN or infinity"),
         ("other_shapes", "changes shapes: first was (2, 2) and comes back as (1, 2)"),
         ("other_arrays", "expected arrays first, second as they came, got ['third']"),
         ("no_arrays", "expected arrays first, second as they came, got list"),

@@ -90,7 +90,7 @@ def test_the_norm_that_noise_follows_is_another_than_the_one_that_clipped():
 
 def test_clipping_mods_add_no_noise():
     for mod in (mods.fixedclipping_mod, mods.adaptiveclipping_mod, old_mods.fixedclipping_mod):
-        with pytest.raises(ConfigError, match="clips and adds no noise"):
+        with pytest.raises(ConfigError, match="clips but adds no noise"):
             claim_of(mod, **DECLARED)
 
 

@@ -50,7 +50,7 @@ def test_noise_on_the_update(folder, defence, mechanism):
     assert compute_epsilon(claim).run.high == spent, "the report and the claim's page say one ε"
     answer = check_claim(None, record=made)
     assert answer.verdict == "consistent"
-    assert "read off the settings" in answer.notes[0]
+    assert "read from the settings" in answer.notes[0]
 
 
 @pytest.mark.parametrize("settings", [{"dp-noise": 1.5}, {"defence": "dp-sgd", "defence-strength": 1.5}])

@@ -160,6 +160,6 @@ def test_bad_numbers():
 def test_numbers_that_no_seed_repeats_are_said_to_be_so():
     for name in ("seeds_itself", "own_mod"):
         (note,) = measured(name, Play(draws=2000)).notes
-        assert "the seed does not repeat these numbers" in note
+        assert "the seed does not reproduce these numbers" in note
     for name in ("honest", "gaussian", "wrapped"):
         assert measured(name, Play(draws=2000)).notes == ()

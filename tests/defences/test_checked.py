@@ -81,7 +81,7 @@ def test_another_model_is_a_jump():
 def test_numbers_beyond_rounding_are_named():
     arrays = [*state(network()).values()]
     arrays[1] = np.full_like(arrays[1], np.nan)
-    assert "array 1 has numbers in whose rounding training gets lost" in check_received(arrays)
+    assert "array 1 has numbers so large that rounding hides the training" in check_received(arrays)
 
 
 def test_the_digest_tells_models_apart():
@@ -103,7 +103,7 @@ def test_a_wrapped_client_refuses_or_warns(caplog):
     honest = [*state(network()).values()]
     client = checked(Trains(), memory)
     assert client.fit(honest, {})[1] == 64
-    with pytest.raises(DepartureError, match="neurons differ by their bias alone"):
+    with pytest.raises(DepartureError, match="neurons differ only in their bias"):
         client.fit(sent, {})
     with caplog.at_level(logging.WARNING, logger="fedattack"):
         assert checked(Trains(), RecordDict(), refuses=False).fit(sent, {})[1] == 64

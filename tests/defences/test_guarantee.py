@@ -90,7 +90,7 @@ def test_only_what_was_looked_at_is_called_checked():
     found = list_hazards(own_noise=True, plaintext=["loss", "num-examples"])
     assert [hazard.what for hazard in found if hazard.checked] == [
         "Randomness of the noise",
-        "Numbers beside the update",
+        "Numbers sent with the update",
     ]
     assert [hazard.checked for hazard in found] == sorted((hazard.checked for hazard in found), reverse=True)
     assert "loss, num-examples" in found[1].why

@@ -57,18 +57,38 @@ def test_the_reference_has_what_the_program_says(site):
 
 @pytest.mark.slow
 @pytest.mark.browser
+@pytest.mark.parametrize(
+    ("words", "first"),
+    [
+        ("membership", "threats/membership/index.html"),
+        ("epsilon", "claims/index.html"),
+        ("secagg", "threats/index.html"),
+        ("my own app", "tutorials/own-app.html"),
+    ],
+)
+def test_search_puts_the_guide_first(browser, site, words, first):
+    assert first in search(browser, site, words)[0]
+
+
+@pytest.mark.slow
+@pytest.mark.browser
 def test_search_finds_a_word_without_a_network(browser, site):
+    assert any("CANARIES.html" in link for link in search(browser, site, "honest-but-curious canaries"))
+    assert requested(browser) == set()
+
+
+def search(browser, site: Path, words: str) -> list[str]:
+    """Return where the search leads, the best first."""
     from selenium.webdriver.common.by import By
     from selenium.webdriver.support.ui import WebDriverWait
 
     open_page(browser, site / "index.html", width=1400)
     browser.get_log("performance")
-    browser.find_element(By.CSS_SELECTOR, ".md-search__input").send_keys("honest-but-curious canaries")
+    browser.find_element(By.CSS_SELECTOR, ".md-search__input").send_keys(words)
     found = WebDriverWait(browser, 30).until(
         lambda page: page.find_elements(By.CSS_SELECTOR, ".md-search-result__link")
     )
-    assert any("CANARIES.html" in link.get_attribute("href") for link in found)
-    assert requested(browser) == set()
+    return [link.get_attribute("href") for link in found]
 
 
 def requested(browser) -> set[str]:

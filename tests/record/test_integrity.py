@@ -334,7 +334,7 @@ def test_whatever_is_changed_of_a_signed_record_is_refused_however_it_is_sealed(
         with pytest.raises(RecordError, match=r"is not what its recorder signed|does not match its checksum"):
             read_all(tmp_path / "copy")
     (record / SIGNATURE).unlink()
-    with pytest.raises(RecordError, match="a signed record has its signature beside the manifest"):
+    with pytest.raises(RecordError, match="a signed record has its signature next to the manifest"):
         Record(record)
     assert other != signed[1]
 
@@ -357,7 +357,7 @@ def test_a_record_goes_on_as_it_was_begun(tmp_path):
         writer = RecordWriter(path, key=begun)
         writer.write(exchange(1))
         writer.close(error="stopped")
-        with pytest.raises(RecordError, match="go on with it in the same way"):
+        with pytest.raises(RecordError, match="continue it in the same way"):
             RecordWriter(path, resume=True, key=then)
         writer = RecordWriter(path, resume=True, key=begun)
         writer.write(exchange(2))

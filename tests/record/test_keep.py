@@ -252,7 +252,7 @@ FROZEN_ONE = {"name": "back.w", "shape": [12], "dtype": "float32", "role": "para
 )
 def test_layers_and_sketches_of_a_former_writer_are_refused_by_name(tmp_path, kept, left_out, words):
     resealed(tmp_path / "r", {"kept": {"every": 1, "clients": 1.0, "seed": 0, **kept}, "left_out": left_out})
-    line = rf"manifest\.json: the record {words}, .* whole updates alone; attack it with the version that wrote it"
+    line = rf"manifest\.json: the record {words}, .* only whole updates; attack it with the version that wrote it"
     for read in (lambda path: Record(path, thinned=True), check_record, Record):
         with pytest.raises(RecordError, match=line):
             read(tmp_path / "r")

@@ -73,9 +73,9 @@ def test_copies_that_hold_less_or_other_are_of_the_same_run_and_have_scores_of_t
         assert copy.id != record.id
         assert copy.origin == record.origin == record.id
         assert explain_statement("truth", record.id, copy) == ""
-        assert "is a copy that holds less or other" in explain_scores(FILE, RecordMark.of(record), copy)
+        assert "is a copy of it with fewer or other contents" in explain_scores(FILE, RecordMark.of(record), copy)
     other = write(tmp_path / "other")
-    assert "the truth is of another record" in explain_statement("the truth", other.id, sums)
+    assert "the truth belongs to another record" in explain_statement("the truth", other.id, sums)
 
 
 def test_an_id_that_was_named_before_the_run_is_that_of_the_first_record_alone(tmp_path):

@@ -367,7 +367,7 @@ def test_a_record_that_is_damaged_or_not_there_is_not_gone_on_with(folder, tmp_p
         RecordWriter(tmp_path / "nowhere", resume=True)
     index = folder / "rounds.jsonl"
     index.write_bytes(index.read_bytes().replace(b'"round":2', b'"round":3'))
-    with pytest.raises(RecordError, match=r"does not match its checksum.*; a damaged record cannot be gone on with"):
+    with pytest.raises(RecordError, match=r"does not match its checksum.*; a damaged record cannot be continued"):
         RecordWriter(folder, seed=7, resume=True)
 
 

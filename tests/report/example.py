@@ -251,7 +251,7 @@ def privacy():
         "epsilon_round": {"low": 5.551, "high": 6.349},
         "epsilon_run": {"low": 40.04, "high": 1234.5},
         "hazards": [
-            {"what": "Numbers beside the update", "checked": True, "why": "without noise pass: train_loss"},
+            {"what": "Numbers sent with the update", "checked": True, "why": "without noise pass: train_loss"},
             {"what": "Floating point", "checked": False, "why": "ε speaks of real numbers"},
         ],
     }

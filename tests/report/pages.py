@@ -130,7 +130,7 @@ def altered(folder: Path) -> Path:
         facts["setting"][ALTERED] = alteration.label
         written(example.findings(), facts, cell)
         cells.append(AlteredCell(alteration, read_compared(cell)))
-    why = "it needs each client's reply, and this server sees sums alone"
+    why = "it needs each client's reply, but this server sees only sums"
     cells.append(AlteredCell(Alteration("secagg"), None, {"sia": why}))
     results = {
         "title": example.run()["title"],

@@ -91,8 +91,8 @@ def with_parts(*points):
                 "chance": 0.0,
                 "low": 0.0,
             },
-            "Yes: 7 examples of 2 clients in 3 runs are certain; 1.0% of the training examples were read off exactly, "
-            "where guessing gives 0%.",
+            "Yes: 7 examples of 2 clients in 3 runs are certain; 1.0% of the training examples were recovered exactly; "
+            "guessing gives 0%.",
         ),
         ({"read_off": read(7, 7), "chance": None}, "Yes: 7 examples of 2 clients in 3 runs are certain; 58.1%."),
         (
@@ -164,7 +164,7 @@ def test_labels_that_explain_a_leak_are_in_the_answer_and_not_in_the_sixth_row()
     assert "Single examples are traced, beyond labels alone." in answer.why
     assert "labels alone 20.0%" in answer.strip.svg
     (answer,) = answers_of([asr()], RUN)
-    assert "explain it is not known" in " ".join(answer.why)
+    assert "It is not known whether labels" in " ".join(answer.why)
 
 
 @pytest.mark.parametrize(
@@ -225,7 +225,7 @@ def test_what_is_below_guessing_is_said_in_the_answer_and_what_to_do_about_it():
         "Cannot be told: below guessing, so the scores mean something else (2.0% where guessing gives 10.0%, "
         "corrected p = 0.0001)."
     )
-    assert "Turned round" in answer.next[0].buys
+    assert "Reversed" in answer.next[0].buys
     assert summary_of(overview_of([answer], RUN), RUN).startswith("1 question that cannot be told")
     for condition in ("verdict == leak", "verdict == no evidence", "sia.asr > 0.9"):
         with pytest.raises(ConfigError, match="below guessing"):
@@ -240,9 +240,9 @@ def test_a_leak_of_one_run_whose_interval_reaches_guessing_is_one_of_its_test():
 def test_one_run_is_said_to_speak_of_itself_alone():
     (answer,) = answers_of([asr(seeds=[4], here_low=None, here_high=None)], RUN)
     assert answer.sure[0] == "1 run, 3,000 targets."
-    assert "this run alone" in answer.sure[-1]
+    assert "this run only" in answer.sure[-1]
     (answer,) = answers_of([asr()], RUN)
-    assert "3 runs tell little of how much runs differ" in answer.sure[-1]
+    assert "3 runs tell little about how much runs differ" in answer.sure[-1]
 
 
 def test_what_to_do_next_fits_the_verdict():
@@ -294,7 +294,7 @@ def test_the_overview_has_a_line_for_each_question_asked_or_not():
     ]
     assert lines[0].sure.startswith("3 runs, p ")
     assert lines[0].step == "Use secure aggregation."
-    assert "computed and not measured" in lines[2].answer
+    assert "computed, not measured" in lines[2].answer
     assert "num-examples" in lines[3].answer
     assert summary_of(lines, run) == "2 leaks shown, 1 question not asked."
 

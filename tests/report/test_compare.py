@@ -230,8 +230,8 @@ def test_what_cannot_be_compared_is_refused_in_one_line(source, prolin, tmp_path
     empty.mkdir()
     file.touch()
     for folders, where, message in (
-        ([], out, "nothing to compare in 0 run folder"),
-        (source[:1], out, "nothing to compare in 1 run folder"),
+        ([], out, "cannot compare 0 run folder"),
+        (source[:1], out, "cannot compare 1 run folder"),
         ([source[0], source[0]], out, "the settings of b and b differ in nothing"),
         ([*source, source[0]], out, "alpha is 1 in b and b alike"),
         ([source[0], empty], out, r"empty.findings\.json is not there"),

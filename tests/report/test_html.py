@@ -72,7 +72,7 @@ def test_the_guarantee_of_private_training_is_on_the_page(html):
     for words in (
         "Differential privacy ε of one round 5.55–6.35 ε of the whole run 40–1,234 δ 1e-05 noise multiplier σ 0.5",
         "clipping norm C 1 rounds, at most 20",
-        "Numbers beside the update: checked Without noise pass: train_loss.",
+        "Numbers sent with the update: checked Without noise pass: train_loss.",
         "Floating point: not checked ε speaks of real numbers.",
         *(value for value in run["privacy"].values() if isinstance(value, str)),
     ):
@@ -153,7 +153,7 @@ def test_text_from_outside_stays_text():
 
 def test_property_inference_is_told_in_words_figures_and_tables():
     text = Page(render_html(example.prolin_findings(), example.prolin_run())).text
-    assert "Which clients have the property? From sums alone the server's answer had an F1 score of 95.7%" in text
+    assert "From sums alone, the server named the clients with the property with an F1 score of 95.7%" in text
     for words in (
         "F1 score of each method",
         "Precision and recall of each method",
@@ -175,7 +175,7 @@ def test_a_null_run_tells_of_false_alarms():
     score = replace(score, reason="no client that took part has the property", series={})
     text = Page(render_html([score, replace(alarms, headline=True, low=None, high=None)], example.prolin_run())).text
     assert "No client that took part has the property." in text
-    assert "Of the clients that do not have the property, the server wrongly named 2.2% from sums alone." in text
+    assert "From sums alone, the server wrongly named 2.2% of the clients without the property." in text
     assert "Why “not applicable”? A rate of false alarms is no leak by itself" in text
     assert "Results in detail" not in text
     assert "result with 95% interval" not in text

@@ -58,7 +58,7 @@ def test_without_a_browser_the_command_says_so_and_writes_the_page(call, tmp_pat
     assert "leak" in out
     assert err.count("error:") == 1
     assert "chromium, chromium-browser, google-chrome" in err
-    assert f"open {folder / 'report.html'} in a browser, and print it" in err
+    assert f"open {folder / 'report.html'} in a browser and print it" in err
     assert (folder / "findings.json").exists()
     assert (folder / "report.html").exists()
     assert not (folder / "report.pdf").exists()

@@ -72,7 +72,7 @@ def test_what_cannot_be_judged_is_no_pass():
     with pytest.raises(ConfigError, match="no tested finding in common"):
         find_changes(before, example.prolin_findings())
     for lost in ([], [replace(before[0], verdict=CANNOT_TELL)], [replace(before[0], view="aggregate")]):
-        with pytest.raises(ConfigError, match=r"the baseline has sia\.asr, of which the new audit says nothing"):
+        with pytest.raises(ConfigError, match=r"the baseline has sia\.asr, which the new audit does not measure"):
             find_changes(before, [*lost, *before[1:]])
     gone = change(0.3, "sia.asr-last-round")[1:]
     assert names_of_worse(before, gone) == ["sia.asr-last-round"]

@@ -343,7 +343,7 @@ def test_attributes_are_short_of_examples_or_of_clients_with_different_values():
     assert clients.least == pytest.approx(1 / 3)
     assert (clients.size, clients.setting) == ("2 clients with different values", "clients=4")
     examples = attribute_of([0, 0, 1] * 2, ["0", "0", "0", "1", "1", "1"])
-    assert examples.size.startswith("2 examples that have another value")
+    assert examples.size.startswith("2 examples that do not have the most common value")
     assert examples.setting == "records-per-client=20"
     many = attribute_of([0] * 58 + [1, 1], ["0", "1"] * 30)
     assert many.size.startswith("2 examples")

@@ -73,7 +73,7 @@ def test_behind_sums_each_client_has_neurons_of_its_own(tmp_path):
     assert found["precision"].value > 0.95
     assert found["clients"].value >= 0.95
     # Who takes the common model for everybody's computes nothing.
-    with pytest.raises(NeedsError, match="sums of clients that were sent one model"):
+    with pytest.raises(NeedsError, match="sums of clients that all received one model"):
         ATTACKS["membership-aggregate"].run(record, read_knowledge(tmp_path / "knowledge"), device="cpu")
 
 

@@ -26,8 +26,8 @@ def score_clients(record: Record, canaries: Canaries) -> CanaryScores:
     count = canaries.count
     if movement.entries < SPARSE * count:
         raise ConfigError(
-            f"{count} canaries beside a model of {movement.entries:,} numbers: they would not be far from one another; "
-            f"take {movement.entries // SPARSE} at most"
+            f"{count} canaries for a model of {movement.entries:,} numbers: they would be too close to each other; use "
+            f"{movement.entries // SPARSE} at most"
         )
     # As many directions again that nobody sent: they show chance.
     products = movement.products(canaries.seed, range(2 * count))
@@ -64,7 +64,7 @@ class ReleasedMovement:
             current = shapes_of(before)
             shapes = shapes or current
             if current != shapes:
-                raise RecordError(f"{round_.where}: the model has not the arrays of the rounds before")
+                raise RecordError(f"{round_.where}: the model lacks the arrays of earlier rounds")
             self._add(before, after, round_.where)
             self._replies.append(len(round_.participants))
         if not self._lengths:
@@ -73,8 +73,8 @@ class ReleasedMovement:
             )
         if not any(self._lengths):
             raise NeedsError(
-                f"{record.path}: the model is the same before and after all of {len(self._lengths)} rounds, so that no "
-                "canary is in it; look whether the server ever took up a reply"
+                f"{record.path}: the model is the same before and after all of {len(self._lengths)} rounds, so no "
+                "canary is in it; check whether the server ever used a reply"
             )
 
     def _add(self, before: Arrays, after: Arrays, where: str) -> None:
@@ -91,8 +91,8 @@ class ReleasedMovement:
             length = float(np.linalg.norm(movement))
         if not math.isfinite(length):
             raise RecordError(
-                f"{where}: the released model holds numbers that are not finite, or are too large, against which "
-                "nothing can be held; look at what the server made in that round"
+                f"{where}: the released model contains numbers that are not finite or are too large to compare; check "
+                "what the server did in that round"
             )
         self._lengths.append(length)
         if length:

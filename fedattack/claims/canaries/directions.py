@@ -70,9 +70,7 @@ def models_of(round_: Round) -> tuple[Arrays, Arrays] | None:
     if before is None or after is None:
         return None
     if shapes_of(before) != shapes_of(after):
-        raise RecordError(
-            f"{round_.where}: the model after it has not the arrays of the one before; record the run anew"
-        )
+        raise RecordError(f"{round_.where}: the model after it lacks arrays of the one before; record the run again")
     return before, after
 
 

@@ -188,7 +188,10 @@ def _list_notes(scores: CanaryScores, claim: Claim, ceiling: float) -> Iterator[
             "record"
         )
     if claim.relation == "replace":
-        yield "a canary is held against no update at all, which is half as far as the claim's neighbours may be"
+        yield (
+            "a canary is compared with no update at all, which is half the distance that the claim's neighbours may "
+            "have"
+        )
 
 
 def _check_unit(canaries: Canaries, claim: Claim) -> None:

@@ -129,7 +129,7 @@ def _list_assumptions(claim: Claim, testimony: Testimony) -> list[str]:
     if claim.draws:
         assumes.append("who takes part is drawn as the claim says, and not known")
     if testimony.sums:
-        assumes.append("ε is that towards somebody who sees the sums alone, and knows the other clients' updates")
+        assumes.append("ε holds towards somebody who sees only the sums, and knows the other clients' updates")
     return assumes
 
 

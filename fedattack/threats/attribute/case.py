@@ -44,8 +44,8 @@ class AttributeCase(Case):
     def _check(self, scores: Scores) -> None:
         if self.truth.attributes is None or self.knowledge.partial is None:
             raise DataError(
-                f"seed {self.seed}: {scores.attack} asks for an attribute, of which truth/attributes.npz or "
-                "knowledge/partial.npz says nothing; expected both, as the run's preparation writes them"
+                f"seed {self.seed}: {scores.attack} asks for an attribute that is missing in truth/attributes.npz or "
+                "knowledge/partial.npz; expected it in both, as the run's preparation writes them"
             )
         decisions = _find_filled_in(scores).decisions
         expected = (len(decisions), len(self.attributes.values))

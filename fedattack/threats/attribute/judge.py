@@ -192,8 +192,8 @@ class AttributeJudge(Judge[AttributeCase]):
         # Naming the rarest value more often finds more of it: only what is beyond that is to the attack's credit.
         worth = _Worth(rare / self.counts[self.rarest], rare / self.n)
         return recalled.measured(
-            "chance is naming that value as often, at random; the test is of what is beyond that, and beyond what the "
-            "best baseline has beyond that",
+            "chance is naming that value equally often at random; the test is about the excess over chance, compared "
+            "with that of the best baseline",
             label=f"Examples of the rarest {self.column} ({self.names[self.rarest]}) that {self.main} recovers",
             null=self._shuffle_truth(lambda truth: self._recall_rarest(answers, truth), recalled.n),
             chance=float((answers == self.rarest).mean()),

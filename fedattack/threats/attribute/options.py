@@ -48,9 +48,7 @@ class GradientMatchingOptions(WorkersOptions, MemoryOptions):
     updates: str = setting(
         "pre5", f"{', '.join(UPDATES)}, or numbers of rounds such as 1,2,10 (pre5)", read=read_rounds
     )
-    restarts: int | None = setting(
-        None, "starts of the optimisation, of which the best counts (1 of Adam, 4 of L-BFGS)", ge=1
-    )
+    restarts: int | None = setting(None, "starts of the optimisation; the best counts (1 of Adam, 4 of L-BFGS)", ge=1)
     steps: int = setting(200, "steps of Adam, and at most of L-BFGS (200)", ge=1)
     relaxation: Relaxation = setting("softmax", "softmax as in the paper's algorithm, or gumbel with noise (softmax)")
     temperature: float = setting(1.0, "of the relaxation (1)", gt=0)

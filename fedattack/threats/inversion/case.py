@@ -265,8 +265,8 @@ class InversionCase(Case):
                 if named and observation.arrays is not None:
                     return observation
         raise DataError(
-            f"seed {self.seed}: the scores are about round {batch.round}, node {batch.node}, of which the record "
-            "has no reply; attack again"
+            f"seed {self.seed}: the scores are about round {batch.round}, node {batch.node}, which has no reply in the "
+            "record; attack again"
         )
 
 

@@ -182,8 +182,8 @@ class GradientInversion(Attack):
         "the model's architecture and loss",
         "how clients train: learning rate, epochs, batch size",
         "how many examples a client has",
-        "means and variances in a batch, where clients send the buffers of batch normalisation",
-        "the range of an image's pixels, where the knowledge states it or has auxiliary images",
+        "means and variances in a batch, if clients send the buffers of batch normalisation",
+        "the range of an image's pixels, if the knowledge states it or has auxiliary images",
     )
 
     def attack(self, seen: Seen) -> ReconstructedExamples:

@@ -154,7 +154,7 @@ class InversionJudge(Judge[InversionCase]):
             arrangements *= arrangements_of([labels[owners == name] for name in np.unique(owners)], of_others)
         if not examples:
             return None
-        enough = f"1 example, beside {math.ceil(1 / needed) - 1} others of its label that nobody trained on"
+        enough = f"1 example, and {math.ceil(1 / needed) - 1} others of its label that nobody trained on"
         return Reach(least_p(arrangements), f"{examples} examples to reconstruct", enough)
 
     @rows_of(RECORDS)

@@ -43,7 +43,7 @@ class GradientInversionOptions(WorkersOptions, MemoryOptions):
     )
     clients: tuple[str, ...] = setting((), "names or node ids of the clients to attack, separated by commas (all)")
     records: int | None = setting(
-        None, "how many examples a reply is about (as many as it says; 1 where it says nothing)", ge=1
+        None, "how many examples a reply is about (as many as it says; 1 if it says nothing)", ge=1
     )
     method: Method = setting("cos", "cos: cosine distance and Adam; l2: squared distance and L-BFGS (cos)")
     iterations: int = setting(1000, "gradients computed for a batch, over all its starts (1000)", ge=1)

@@ -54,7 +54,7 @@ class CanaryMembership(Attack):
             seen.progress(done, len(record))
         if not rounds:
             raise NeedsError(
-                f"attack {self.name} needs neurons that one target alone moves, and {record.path} holds none"
+                f"attack {self.name} needs neurons that only one target moves, and {record.path} holds none"
             )
         stacked = np.stack(per_round)
         # The largest that is known.

@@ -289,7 +289,7 @@ class MembershipJudge(Judge[MembershipCase]):
         there = max(counts) >= FEWEST
         return Reach(
             least_p(2.0 ** min(sum(counts), DRAWS.bit_length())) if there else 1.0,
-            f"{max(counts)} targets that somebody holds beside as many of their labels that {whose}",
+            f"{max(counts)} targets that somebody holds, and as many with their labels that {whose}",
             f"{FEWEST} of each",
             "targets=20",
         )

@@ -176,7 +176,8 @@ class Meter:
             except (RuntimeError, ValueError) as cause:
                 # torch.func cannot differentiate every model.
                 shown.notes.append(
-                    f"gradients of single examples cannot be computed for this model ({one_line(cause)}); losses alone"
+                    f"gradients of single examples cannot be computed for this model ({one_line(cause)}); only losses "
+                    "are used"
                 )
         return shown
 

@@ -46,7 +46,7 @@ METHODS = {
     "loss-threshold": "loss of the last model",
     "gradient-norm": "norm of the gradient at the last model",
     "gradient-difference": "how much the update shrinks without the gradient",
-    "canary": "gradient canary: how far the neuron moved that this example alone moves",
+    "canary": "gradient canary: how far the neuron moved that only this example moves",
 }
 """All methods in words; the first is what the attack is about."""
 

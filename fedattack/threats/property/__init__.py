@@ -8,7 +8,7 @@ from fedattack.threats.property.options import ProlinOptions
 
 class PropertyThreat(Threat):
     name = "property"
-    question = "Which clients have a property, if the server sees sums alone?"
+    question = "Which clients have a property, if the server sees only sums?"
     options = (ProlinOptions,)
 
     def load_attacks(self) -> tuple[type, ...]:

@@ -29,5 +29,5 @@ class ProlinOptions(WorkersOptions, MemoryOptions):
     )
 
     shadows: Mode | None = setting(
-        None, "linear (from per-example gradients, the default where the model allows it) or exact"
+        None, "linear (from per-example gradients, the default if the model allows it) or exact"
     )

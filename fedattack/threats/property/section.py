@@ -120,7 +120,7 @@ def precision_and_recall(finding: Finding, slug: str) -> Plot | None:
     return Plot(
         title,
         to_svg(figure, slug, title, _after(rounds, columns)),
-        "Precision is drawn only where a method named a client.",
+        "Precision is drawn only if a method named a client.",
         ["rounds seen", *columns],
         _rows(rounds, columns.values()),
     )

@@ -95,7 +95,7 @@ class SpanCheck(Attack):
     found = ReadSequences
     knows: ClassVar[tuple[str, ...]] = (
         "the model's architecture",
-        "what else it takes beside tokens, and how long sequences may be",
+        "what the model takes in addition to tokens, and how long sequences may be",
         "what token an id stands for",
     )
 

@@ -35,7 +35,7 @@ COMBINING = Table(
     over_runs=True,
     least=None,
     closed=False,
-    about="The same targets named from one round or from all; chance and n differ where not all clients are seen in "
+    about="The same targets named from one round or from all; chance and n differ if not all clients are seen in "
     "every round.",
 )
 
@@ -62,8 +62,8 @@ CLIENTS = clients_table("owner named")
 RECORDS = Table(
     "records",
     in_file("record", "holders", "named", "confidence", "right", holders="held by", named="client named"),
-    file="one row for each example that was asked about; right is 1/m where m clients are named alike, and empty where "
-    "no client that was seen holds the example",
+    file="one row for each example that was asked about; right is 1/m if m clients are named alike, and empty if no "
+    "client that was seen holds the example",
 )
 
 FORMS = {

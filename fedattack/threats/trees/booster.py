@@ -207,7 +207,7 @@ def _read_whole(form: Mapping[str, object], where: str, name: str) -> Places:
     try:
         return np.array(form[name], dtype=np.int64)
     except OverflowError:
-        raise DataError(f"{where}: {name} holds a number that is no node and no column; {_HINT}") from None
+        raise DataError(f"{where}: {name} holds a number that is neither a node nor a column; {_HINT}") from None
 
 
 def _read_floats(form: Mapping[str, object], where: str, name: str) -> Floats:

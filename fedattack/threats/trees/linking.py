@@ -65,7 +65,7 @@ def link_trees(by_node: Mapping[str, Sequence[SentTrees]], nodes: Sequence[str],
     return dict(zip(("linked", "owners", "sent_in"), columns, strict=True))
 
 
-_WHY = "none of the first round has a threshold, or there are more than are put together"
+_WHY = "none of the first round has a threshold, or there are too many"
 
 
 def _leave_out(

@@ -228,7 +228,7 @@ def _read_table(
     short_steps = _limit_predictions(steps)
     left = sum(len(step.trees) for step in steps) - sum(len(step.trees) for step in short_steps)
     if left:
-        notes.append(f"client {first.node}: the last {left:,} trees tell thresholds alone: there are too many")
+        notes.append(f"client {first.node}: the last {left:,} trees only give thresholds: there are too many")
     base_score = commons[0].base_score if commons else first.booster.base_score
     table = reconstruct(
         short_steps,

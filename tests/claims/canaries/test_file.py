@@ -101,7 +101,7 @@ def test_damaged_examples_are_refused(tmp_path, change, fault):
     np.savez(tmp_path / "canaries.npz", **arrays)
     with pytest.raises(DataError, match=fault) as caught:
         read_examples(tmp_path)
-    assert str(caught.value).endswith("write it anew, with CanaryExamples.write")
+    assert str(caught.value).endswith("write it again with CanaryExamples.write")
     assert "\n" not in str(caught.value)
 
 
@@ -113,6 +113,6 @@ def test_a_file_without_all_arrays_is_refused(tmp_path):
 
 def test_more_clients_than_memory_holds_are_refused():
     assert Canaries(count=2000, seed=1, clip=1.0).count == 2000
-    with pytest.raises(ValueError, match=r"alone take 320 GB of memory; expected at most 2,000"):
+    with pytest.raises(ValueError, match=r"take 320 GB of memory; expected at most 2,000"):
         Canaries(count=100_000, seed=1, clip=1.0)
     assert Canaries(kind="example", count=100_000, seed=1).count == 100_000

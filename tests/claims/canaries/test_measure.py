@@ -90,7 +90,7 @@ def test_a_claim_about_something_else_is_refused(tmp_path):
 
 def test_more_canaries_than_a_model_has_room_for_are_refused(tmp_path):
     record = central_run(tmp_path / "run", noise=1.5, canaries=CANARIES, rounds=1)
-    with pytest.raises(ConfigError, match="take 200 at most"):
+    with pytest.raises(ConfigError, match="use 200 at most"):
         measure_canaries(record, Canaries(count=300, seed=3, clip=CLIP), CLAIM)
 
 
@@ -254,7 +254,7 @@ def test_a_last_model_of_other_arrays_is_refused(world, tmp_path):
             del arrays["fc1.weight"]
         return arrays
 
-    with pytest.raises(RecordError, match="round 1: the model after it has not the arrays"):
+    with pytest.raises(RecordError, match="round 1: the model after it lacks arrays"):
         measured(rewritten(world, tmp_path / "run", change), nodes={})
     with pytest.raises(NeedsError, match="the common model of round 1"):
         measured(rewritten(world, tmp_path / "nan", broken("final")), nodes={})

@@ -93,7 +93,7 @@ def test_behind_huge_noise_source_inference_guesses(asked):
 def test_what_needs_single_replies_is_not_asked_of_sums_and_what_takes_sums_is(asked):
     cells = cells_of(asked)
     (missing,) = cells["secure aggregation"]["not_asked"]
-    assert missing == {"attack": "sia", "why": "it needs each client's reply, and this server sees sums alone"}
+    assert missing == {"attack": "sia", "why": "it needs each client's reply, but this server sees only sums"}
     assert cells["secure aggregation"]["findings"] == []
     assert all(not entry["not_asked"] for label, entry in cells.items() if label != "secure aggregation")
 

@@ -276,7 +276,7 @@ def test_scores_that_do_not_fit_the_truth_are_refused():
             case({"cos": wrong}, truth)
     whole = case({"cos": truth}, truth)
     without = Truth(**(vars(whole.truth) | {"attributes": None}))
-    with pytest.raises(DataError, match=r"of which truth/attributes.npz"):
+    with pytest.raises(DataError, match=r"that is missing in truth/attributes.npz"):
         AttributeCase(0, whole.scores, without, whole.record, whole.knowledge)
 
 

@@ -114,7 +114,7 @@ def test_of_noise_nothing_is_read(tmp_path):
     [
         ("convolution", "a first layer that is fully connected; here it is 0, Conv2d"),
         ("without_bias", "a first layer with a bias; 1 has none"),
-        ("with_sign_changed", "takes the input as it is; before first it is changed"),
+        ("with_sign_changed", "receives the input unchanged; before first it is changed"),
     ],
 )
 def test_models_without_the_layer_are_refused_in_one_line(name, why, tmp_path):

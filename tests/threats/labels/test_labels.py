@@ -64,7 +64,7 @@ def test_drawn_inputs_stand_for_examples(tmp_path):
     folder = write_digits_run(tmp_path, auxiliary=0)
     scores = attacked(folder)
     assert scores.facts["drawn"]
-    assert any("drawn inputs" in note for note in scores.notes)
+    assert any("random inputs" in note for note in scores.notes)
     assert errors(folder)["solved"] <= 2
 
 
@@ -102,7 +102,7 @@ def test_what_cannot_be_asked_is_refused_in_one_line(tmp_path):
     nine = replace(known, model=replace(known.model, spec="tests.threats.labels.world:ends_in_nine"))
     with pytest.raises(NeedsError, match="ends in a linear layer of 10 outputs, one a label; the last one here has 9"):
         attack.run(record, nine)
-    with pytest.raises(NeedsError, match=r"attack labels cannot be made of .*: it needs .*, and these clients send"):
+    with pytest.raises(NeedsError, match=r"attack labels cannot be made of .*: it needs .*, but these clients send"):
         attack.run(Record(write_predictions_run(tmp_path / "md", rounds=1, epochs=1) / "record"), known)
     zeros = write_digits_run(tmp_path / "zeros", alter=lambda name, array, start: np.zeros_like(array))
     with pytest.raises(NeedsError, match="needs updates of a last layer with example counts"):

@@ -55,7 +55,7 @@ def test_labels_of_a_batch_are_exact_where_all_classes_are_predicted_alike():
 
 
 def test_labels_need_a_last_linear_layer():
-    with pytest.raises(NeedsError, match="last linear layer, and none was found in this model"):
+    with pytest.raises(NeedsError, match="last linear layer, and this model has none"):
         restore_labels(nn.Sequential(nn.Conv2d(1, 10, 8), nn.Flatten()), {}, 1)
 
 

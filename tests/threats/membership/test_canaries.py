@@ -100,8 +100,8 @@ def test_an_honest_server_plants_none(tmp_path):
     known = read_knowledge(tmp_path / "knowledge")
     # So it is not tried at all where nobody chooses, as in audits of apps.
     (reason,) = CANARY.find_obstacles(record, known)
-    assert reason.what == "it needs a server that is canary, and this one is passive"
-    with pytest.raises(NeedsError, match="it needs a server that is canary, and this one is passive"):
+    assert reason.what == "it needs a server that is canary, but this one is passive"
+    with pytest.raises(NeedsError, match="it needs a server that is canary, but this one is passive"):
         CANARY.run(record, known, device="cpu")
 
 

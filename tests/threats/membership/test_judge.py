@@ -252,7 +252,7 @@ def test_non_members_come_from_the_same_client():
     assert "non-members come from the data of the same clients" in judged(single)["tpr-at-1pct-fpr"].reason
 
 
-@pytest.mark.parametrize(("share", "words"), [(0.0, "not known from whose data"), (0.05, "too few non-members come")])
+@pytest.mark.parametrize(("share", "words"), [(0.0, "not known whose data"), (0.05, "too few non-members come")])
 def test_without_a_client_s_own_data_the_headline_says_what_cannot_be_told(share, words):
     plain = case(shift=0.0)
     single = with_origins(plain, share)
@@ -262,7 +262,7 @@ def test_without_a_client_s_own_data_the_headline_says_what_cannot_be_told(share
         np.testing.assert_array_equal(pairs.columns, as_before.columns)
     reason = judged(single)["tpr-at-1pct-fpr"].reason
     assert words in reason
-    assert "cannot be told from its single examples" in reason
+    assert "cannot be told apart from its single examples" in reason
 
 
 def test_sites_alone_are_no_leak_where_origins_are_known():
@@ -533,7 +533,7 @@ def test_without_targets_of_nobody_non_members_are_other_clients_examples(nobody
     assert all(finding.label.endswith(AGAINST_CLIENTS) for finding in found.values())
     assert all(finding.setting == {"a": 1} | judge.NON_MEMBERS for finding in found.values())
     assert headline.reason.startswith("judged against other clients' examples, which is FedMIA's own setting")
-    assert "cannot be told from its single examples: " in headline.reason
+    assert "cannot be told apart from its single examples: " in headline.reason
 
 
 def test_runs_with_targets_of_nobody_are_judged_and_not_pooled_with_others():

@@ -81,7 +81,7 @@ def test_the_page_tells_the_headline_and_shows_curve_and_tables(tmp_path):
     audit_folder(folder, device="cpu")
     found = {item.metric: item for item in read_findings(folder)}
     text = Page(write_report(folder).read_text()).text
-    assert re.search(r"Of the examples on which a client trained, the server found \d+(\.\d+)?%", text)
+    assert re.search(r"The server found \d+(\.\d+)?% of the examples on which a client trained", text)
     assert "while it accused 1% of the examples on which it did not" in text
     assert "How many members are found at each rate of false alarms" in text
     assert "Scores of members and non-members" in text

@@ -90,7 +90,7 @@ def test_without_all_examples_of_a_client_nothing_is_judged(tmp_path):
     rewrite_truth(folder)
     found = judged(folder)["exact"]
     assert (found.verdict, found.value) == (NOT_APPLICABLE, None)
-    assert "of no client all training examples are known" in found.reason
+    assert "there is no client whose training examples are all known" in found.reason
 
 
 def test_a_damaged_answer_is_refused(tmp_path):
@@ -225,13 +225,15 @@ def test_the_two_attention_layers_are_found_by_what_enters_them(kind, layers, lo
 def test_what_cannot_be_asked_is_refused_in_one_line(tmp_path):
     attack = ATTACKS["dager"]
     plain = write_run(tmp_path / "plain", rounds=1, epochs=1)
-    with pytest.raises(NeedsError, match="it needs a model of which an embedding takes the ids that examples"):
+    with pytest.raises(NeedsError, match="it needs a model with an embedding that receives the ids"):
         attack.run(Record(plain / "record"), read_knowledge(plain / "knowledge"))
     folder = write_texts_run(tmp_path / "nan", "decoder", alter=lambda name, array, start: array * np.nan)
     with pytest.raises(NeedsError, match=r"needs updates of two blocks .*client node0 left out: it holds numbers that"):
         attacked(folder)
     flat = Knowledge(model=ModelKnowledge("tests.worlds.texts:classifier", (), 4, arguments={}), targets=nobody())
-    assert attack.unfit(Record(folder / "record"), flat)[0].startswith("it needs two blocks of self-attention")
+    assert attack.unfit(Record(folder / "record"), flat)[0].startswith(
+        "it needs two consecutive blocks of self-attention"
+    )
 
 
 def nobody():

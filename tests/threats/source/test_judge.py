@@ -288,7 +288,7 @@ def test_targets_of_several_owners_are_judged_apart():
     assert found["asr"].n == 170
     assert found["asr"].value == 1.0
     assert found["asr"].null["n"] == 300
-    assert "30 targets that several clients hold are judged apart" in found["asr"].reason
+    assert "30 targets that several clients hold are judged separately" in found["asr"].reason
     assert found["asr"].series["targets"] == {
         "one client holds": 170,
         "nobody holds": 300,

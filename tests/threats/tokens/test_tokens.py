@@ -118,7 +118,7 @@ def test_without_all_examples_of_a_client_nothing_is_judged(tmp_path):
     rewrite_truth(folder)
     found = judged(folder)["f1"]
     assert (found.verdict, found.value) == (NOT_APPLICABLE, None)
-    assert "of no client all training examples are known" in found.reason
+    assert "there is no client whose training examples are all known" in found.reason
 
 
 def test_a_damaged_answer_is_refused(tmp_path):

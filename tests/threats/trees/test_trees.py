@@ -118,7 +118,7 @@ def test_thresholds_of_diabetes_leak_and_the_page_says_so(tmp_path):
     assert 0 <= linked.value <= 1
     assert [row[0] for row in show_table(tables.CLIENTS, columns).rows] == list("01234")
     assert len(show_table(tables.COLUMNS, columns).rows) == 10
-    assert "stand in its trees as thresholds" in _name_exposed([columns])
+    assert "appear as thresholds in its trees" in _name_exposed([columns])
 
 
 def linked_of(cuts, order, rounds=3):
@@ -290,7 +290,7 @@ def test_more_trees_than_can_be_dealt_are_left_out_of_the_links_and_said(tmp_pat
     leaf = grow(X, np.array([1.0, -2, 3, 5]), 0)
     scores = attacked(write_trees_run(tmp_path, rounds=2, sent=stating(10, trees=[leaf] * 700)))
     assert sorted(scores.arrays["owners"].tolist()) == [0, 2, 3, 4]
-    assert any("client node1: its trees of 1 rounds are put to nobody" in note for note in scores.notes)
+    assert any("client node1: its trees of 1 rounds are assigned to nobody" in note for note in scores.notes)
 
 
 def test_a_client_without_thresholds_at_first_is_left_out_of_the_links_alone(tmp_path):
@@ -307,12 +307,12 @@ def test_more_trees_than_can_be_put_together_tell_thresholds_alone(tmp_path, mon
     honest = attacked(write_trees_run(tmp_path))
     monkeypatch.setattr(trees, "_MOST_PREDICTIONS", 5)
     scores = attacked(tmp_path)
-    assert any("the last 2 trees tell thresholds alone" in note for note in scores.notes)
+    assert any("the last 2 trees only give thresholds" in note for note in scores.notes)
     np.testing.assert_array_equal(scores.arrays["cuts"], honest.arrays["cuts"])
     monkeypatch.setattr(trees, "_MOST_NUMBERS", 100)
     scores = attacked(tmp_path)
     assert scores.arrays["rows"].size <= 100
-    assert any("of each client 2 rows are put together" in note for note in scores.notes)
+    assert any("2 rows of each client are rebuilt" in note for note in scores.notes)
 
 
 def test_a_table_of_more_columns_than_are_compared_is_refused(tmp_path):
