@@ -15,7 +15,6 @@ from pathlib import Path
 
 import numpy as np
 
-from fedattack.apps.app import App
 from fedattack.apps.asking import Asker, Inquiry
 from fedattack.apps.player import STEPPING
 from fedattack.attacks import ATTACKS
@@ -47,7 +46,7 @@ VALUES = (1, 4, 16, 64)
 
 
 def control(
-    app: App,
+    asker: Asker,
     runs: Sequence[Run],
     witnesses: Sequence[Sequence[Witness]],
     watch: Watch,
@@ -55,11 +54,10 @@ def control(
 ) -> dict[str, Control]:
     """Find from how much that is planted each attack that shows nothing would have shown it.
 
-    ``witnesses`` say what the clients of each run did. Returned is by attack; nothing of attacks that show a leak, or
-    where nothing can be planted. To ``faults`` is added what nobody foresaw, and what it keeps from being controlled.
+    ``asker`` asks the clients' own app, and ``witnesses`` say what the clients of each run did. Returned is by attack;
+    nothing of attacks that show a leak, or where nothing can be planted. To ``faults`` is added what nobody foresaw,
+    and what it keeps from being controlled.
     """
-    # Each control asks the clients' own app, which runs in processes of its own.
-    asker = Asker(app, watch)
     # Of what cannot be judged there is nothing to control, and the report says why.
     shown = _headlines(runs, [*runs[0].scores], {})
     unseen = [name for name, finding in shown.items() if finding.verdict == NO_EVIDENCE]

@@ -29,6 +29,9 @@ from fedattack.witness.watch import CallWatch
 FROZEN_BYTES = 2**30
 """Bytes of weights that no client sends, up to which they are kept."""
 
+NO_TRAINING = "the client replied a model, and no training was seen: state examples by fedattack.witness.trained_on"
+"""Note of a client whose training no hook saw."""
+
 _CHANGES = "what the client does not send of its model changes from round to round"
 
 _OTHERS_PREDICTED = "the examples whose predictions the client sends change from round to round"
@@ -325,9 +328,7 @@ def _add(known: Node, watch: CallWatch, call: Call, folder: Path) -> bool:
         known.evaluated.take_rows(known.trained)
     is_silent = call.trains and not watch.fitted and not len(known.trained.labels)
     if is_silent and any(not _is_received(watch, arrays) for arrays in call.sent):
-        watch.note(
-            "the client replied a model, and no training was seen: state examples by fedattack.witness.trained_on"
-        )
+        watch.note(NO_TRAINING)
     if call.trains and trained:
         watch.guard("what the client sends", _add_sends, known, call, trained[0], folder)
     if call.trains:
