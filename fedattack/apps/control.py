@@ -15,7 +15,9 @@ from pathlib import Path
 
 import numpy as np
 
+from fedattack.apps.app import App
 from fedattack.apps.asking import Asker, Inquiry
+from fedattack.apps.functions import NO_FUNCTIONS, OwnFunctions
 from fedattack.apps.player import STEPPING
 from fedattack.attacks import ATTACKS
 from fedattack.attacks.base import Plants
@@ -46,18 +48,20 @@ VALUES = (1, 4, 16, 64)
 
 
 def control(
-    asker: Asker,
+    app: App,
     runs: Sequence[Run],
     witnesses: Sequence[Sequence[Witness]],
     watch: Watch,
     faults: list[str],
+    functions: OwnFunctions = NO_FUNCTIONS,
 ) -> dict[str, Control]:
     """Find from how much that is planted each attack that shows nothing would have shown it.
 
-    ``asker`` asks the clients' own app, and ``witnesses`` say what the clients of each run did. Returned is by attack;
-    nothing of attacks that show a leak, or where nothing can be planted. To ``faults`` is added what nobody foresaw,
-    and what it keeps from being controlled.
+    ``witnesses`` say what the clients of each run did. Returned is by attack; nothing of attacks that show a leak, or
+    where nothing can be planted. To ``faults`` is added what nobody foresaw, and what it keeps from being controlled.
     """
+    # Each control asks the clients' own app, which runs in processes of its own.
+    asker = Asker(app, watch, functions)
     # Of what cannot be judged there is nothing to control, and the report says why.
     shown = _headlines(runs, [*runs[0].scores], {})
     unseen = [name for name, finding in shown.items() if finding.verdict == NO_EVIDENCE]
