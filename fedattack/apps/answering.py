@@ -303,7 +303,9 @@ def _update(sent: Arrays, received: Arrays) -> Arrays:
     """Return Δ = sent − received, in float32, of what are numbers with a point."""
     update = {}
     for name, after in sent.items():
-        if np.asarray(after).dtype.kind == "f":
+        # Owners' functions may be told of replies that hold more than what was sent to clients.
+        is_moved = name in received and np.shape(received[name]) == np.shape(after)
+        if is_moved and np.asarray(after).dtype.kind == "f":
             update[name] = (np.asarray(after, np.float64) - np.asarray(received[name], np.float64)).astype(np.float32)
     return update
 

@@ -4,6 +4,7 @@ This runs in the process of :mod:`fedattack.apps.answering`, beside a copy of th
 """
 
 import os
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -23,6 +24,9 @@ from fedattack.witness.sample import Examples, Label, hash_rows
 
 MEMORY = 8 * 2**30
 """Bytes that the owner's functions may take beside what the process holds before; half of what is free, if less."""
+
+# Seconds that updates of single targets may take, at one model.
+_ALONE_SECONDS = 60
 
 # Two states of all random numbers, under which what draws none gives the same.
 _FIRST, _SECOND = 0, 1
@@ -179,9 +183,8 @@ class FunctionPlayer:
         (n, …), (n,): the targets.
     """
 
-    gives_gradients = False
-
     def __init__(self, losses: OwnFunction, update: OwnFunction | None, x: NDArray[Any], y: NDArray[Any]) -> None:
+        self.gives_gradients = update is not None
         self._losses, self._update, self._x, self._y = losses, update, x, y
         self._weights: Arrays = {}
         self._draws: dict[OwnFunction, bool] = {}
@@ -257,20 +260,47 @@ class FunctionPlayer:
         raise DataError("a plain step needs gradients, and the owner's functions give losses and updates alone")
 
     def along(self, updates: Sequence[Arrays]) -> Along:
-        """Refuse: no function gives gradients."""
-        raise DataError("the owner's functions give losses and updates, and no gradients")
+        """Hold what each target alone would make of the weights that were taken last against k updates.
+
+        That is along −∇ℓ where a client makes one step, and about so where it makes a few.
+
+        Raises
+        ------
+        DataError
+            If there is no function, or it takes too long.
+        """
+        names = [name for name in updates[0] if all(name in update for update in updates)]
+        flat = np.stack([_flatten(update, names) for update in updates])
+        count, before = len(self._y), _flatten(self._weights, names)
+        products, norms = np.full((len(updates), count), np.nan), np.full(count, np.nan)
+        started = time.monotonic()
+        for row in range(count):
+            if time.monotonic() - started > _ALONE_SECONDS:
+                raise DataError(f"{self._update} made {row} of {count} updates of one example in {_ALONE_SECONDS} s")
+            moved = self.update(self._weights, self._x[row : row + 1, ...], self._y[row : row + 1], row)
+            alone = _flatten(moved, names) - before
+            products[:, row] = flat @ alone
+            norms[row] = np.linalg.norm(alone)
+        return products, norms, np.linalg.norm(flat, axis=1)
 
     def list_assumptions(self) -> Iterator[str]:
         """Say whose word is taken for what, and what draws at random."""
         yield f"losses are those that {self._losses} gives"
         if self._update is not None and self._update in self._draws:
-            yield f"models are trained as {self._update} does"
+            yield (
+                f"models are trained as {self._update} does, and the gradient of an example is taken to be along what "
+                "it makes of that example alone"
+            )
         for function, draws in self._draws.items():
             if draws:
                 yield (
                     f"{function} gives other numbers when it is called again with the same: it draws at random, and "
                     "one draw of each is taken"
                 )
+
+
+def _flatten(arrays: Arrays, names: Sequence[str]) -> NDArray[np.float64]:
+    return np.concatenate([np.zeros(0), *(np.ravel(arrays[name]).astype(np.float64) for name in names)])
 
 
 def _copy(weights: Arrays) -> dict[str, NDArray[Any]]:

@@ -13,6 +13,7 @@ update   (arrays, examples, labels, seed)           arrays as a client would sen
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
 
 from fedattack.base.errors import ConfigError, DataError, short
@@ -55,15 +56,17 @@ class OwnFunctions:
         ConfigError
             If there is no such module, or its file has no such name.
         """
-        from fedattack.learning.importing import find_origin
-
         for option, spec in self.given().items():
             module, _, name = spec.partition(":")
-            file = Path(find_origin(spec, str(app)))
-            if not file.exists():
+            path = app.joinpath(*module.split("."))
+            files = [file for file in (path.with_suffix(".py"), path / "__init__.py") if file.is_file()]
+            top = module.partition(".")[0]
+            if not files and ((app / top).exists() or find_spec(top) is None):
                 raise ConfigError(f"{option} {spec}: there is no module {module}; name it as the app imports it")
-            # Other names may come from what the module imports.
-            if file.suffix == ".py" and not re.search(rf"\b{name}\b|import \*", file.read_text(errors="replace")):
+            # What a module imports whole may have further names.
+            if files and not re.search(
+                rf"\b{name}\b|import \*", files[0].read_text(encoding="utf-8", errors="replace")
+            ):
                 raise ConfigError(f"{option} {spec}: {module} has no function {name}; check the spelling")
 
     def given(self) -> dict[str, str]:

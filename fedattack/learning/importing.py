@@ -51,7 +51,7 @@ class Asked:
         """Say what following it means, and from where code would come."""
         if ":" not in self.value:
             return f"reads {short(self.value, 120)} ({short(self.what, 60)})"
-        origin = find_origin(self.value, self.app)
+        origin = _origin(self.value, self.app)
         return f"imports {short(self.value, 80)} ({short(self.what, 60)}) from {short(origin, 120)}"
 
     def follow(self) -> str:
@@ -62,11 +62,8 @@ class Asked:
         return self.value
 
 
-def find_origin(spec: str, app: str = "") -> str:
-    """Say from which file a module would be imported; it and the packages that it is in are looked up, not imported.
-
-    Modules are looked for in the folder ``app`` last.
-    """
+def _origin(spec: str, app: str = "") -> str:
+    """Say where a module would be imported from; it and the packages that it is in are looked up and not imported."""
     folders: list[str] = [*sys.path, str(Path.cwd()), *filter(None, [app])]
     name = spec.partition(":")[0]
     found = name
