@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -105,10 +105,14 @@ def write_examples(request: Mapping[str, Any], say: Callable[[int, int], None]) 
                     f"{function} gives other examples of partition {partition} when it is called again: expected those "
                     "that the client holds; draw from a seed of your own"
                 )
-            seen = [_sample(examples, request["keep"]) for examples in (trained, held_out)]
-            witness = Witness(str(partition), str(partition), *seen, notes=_note_unlabelled(function, trained))
+            witness = replace(
+                witness,
+                trained=_sample(trained, request["keep"]),
+                evaluated=_sample(held_out, request["keep"]),
+                notes=_note_unlabelled(function, trained),
+            )
         except DataError as cause:
-            witness = Witness(str(partition), str(partition), notes=(str(cause),))
+            witness = replace(witness, notes=(str(cause),))
         write_witness(folder, witness)
 
 

@@ -25,9 +25,6 @@ class AppWords:
     seeds: Sequence[int] = ()
     model: str | None = None
     loss: str | None = None
-    examples: str | None = None
-    losses: str | None = None
-    update: str | None = None
     options: Sequence[str] = ()
     memory: str | None = None
     sensitive: str | None = None
@@ -37,6 +34,9 @@ class AppWords:
     hold_out: float | None = None
     server: str | None = None
     app: Path | None = None
+    examples: str | None = None
+    losses: str | None = None
+    update: str | None = None
 
     def check_preset(self) -> None:
         """Refuse what only an app takes."""
