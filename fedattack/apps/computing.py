@@ -91,21 +91,15 @@ def find_computing(
     ConfigError
         If no model is known, or its loss does not fit the labels, and the app cannot be asked.
     """
-    model, witnesses = asked.model, holding.witnesses
+    witnesses = holding.witnesses
     # Records of some rounds are enough to see which arrays clients send.
     record = Record(part.record, thinned=True)
-    if model is None and (content := find_content(record)):
+    if asked.model is None and (content := find_content(record)):
         return Computing(notes=(f"clients send {content}: no model gives losses, and what needs losses is not asked",))
-    unanswered = why = ""
-    if asked.functions.losses is not None:
-        why = f"--losses {asked.functions.losses} of its owner"
-    elif model is None:
-        _refuse_unasked(witnesses)
-        # A model that the caller names is never replaced by the app's answers.
-        # Predictions are no weights that the app could be asked with: students of them are built.
-        if ask is not None and reading.public is None:
-            why = _why_ask(witnesses, reading, record, check)
-    if ask is not None and why:
+    _refuse_unasked(asked, witnesses)
+    unanswered = ""
+    are_predictions = reading.public is not None
+    if ask is not None and (why := _why_ask(asked, witnesses, reading, record, check)):
         try:
             answers, said = ask.losses(Inquiry(part, witnesses, targets, reading.known))
         except FedAttackError as cause:
@@ -137,12 +131,19 @@ def find_computing(
 
 
 def _why_ask(
+    asked: Questions,
     witnesses: Sequence[Witness],
     reading: Reading,
     record: Record,
     check: Callable[[ModelKnowledge], None] | None,
 ) -> str:
     """Say why losses are asked of the app itself, and not of a model that the attacker builds; empty if not."""
+    if asked.functions.losses is not None:
+        return f"--losses {asked.functions.losses} of its owner"
+    # A model that the caller names is never replaced by the app's answers.
+    # Predictions are no weights that the app could be asked with: students of them are built.
+    if asked.model is not None or reading.public is not None:
+        return ""
     models = _find_trained_models(witnesses)
     for model in models:
         if model.spec is None or model.loss is None:
@@ -195,8 +196,10 @@ def _misfit(model: WitnessedModel, record: Record, check: Callable[[ModelKnowled
     return ""
 
 
-def _refuse_unasked(witnesses: Sequence[Witness]) -> None:
-    """Refuse a run whose clients train what has no weights."""
+def _refuse_unasked(asked: Questions, witnesses: Sequence[Witness]) -> None:
+    """Refuse a run whose clients train what has no weights, unless the caller says what computes losses."""
+    if asked.model is not None or asked.functions.losses is not None:
+        return
     reasons = [each.why for each in _find_trained_models(witnesses)]
     if reasons and all(why.endswith(NOT_ASKED) for why in reasons):
         raise NeedsError(f"{find_unasked(witnesses) or reasons[0]}; {_GIVE_THEM}")
