@@ -87,11 +87,12 @@ def test_an_app_in_numpy_is_found_what_its_twin_in_pytorch_is(tmp_path, here):
         is_stated = any("--losses" in note for note in posed[0].notes)
         assert is_stated == bool(names)
     mine, twins = findings[of_functions], findings[of_witness]
-    for name in ("sia.asr", "membership.auc", "membership.tpr-at-1pct-fpr", "plaintext.own-examples"):
-        assert mine[name].verdict == twins[name].verdict, name
-        assert mine[name].n == twins[name].n, name
-        if twins[name].value is not None:
-            assert mine[name].value == pytest.approx(twins[name].value, abs=0.02), name
+    # Labels and exact rows are read off gradients of a model that the attacker builds, which functions do not give.
+    assert {*mine} == {name for name in twins if not name.startswith(("labels.", "exact."))}
+    for name, finding in mine.items():
+        assert (finding.verdict, finding.n) == (twins[name].verdict, twins[name].n), name
+        assert finding.value == pytest.approx(twins[name].value, abs=1e-3), name
+    assert mine["membership.auc"].verdict == "leak"
     assert mine["sia.asr"].verdict == "leak"
 
 
