@@ -9,6 +9,7 @@ import sys
 import tomllib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
 import click
@@ -157,6 +158,16 @@ def clinic(folder: Path) -> None:
         (folder / "clinic" / name).write_text(next(content for language, content in blocks if language == wanted))
 
 
+def handmade(folder: Path) -> None:
+    """Write the app of the tutorial, and stand-ins for the frameworks that are not installed."""
+    blocks = ANY_FRAMEWORK.blocks()
+    (folder / "handmade").mkdir()
+    for name, wanted in (("pyproject.toml", "toml"), ("handmade.py", "python")):
+        (folder / "handmade" / name).write_text(next(content for language, content in blocks if language == wanted))
+    for name in STAND_INS:
+        shutil.copytree(ROOT / "tests" / "standins" / name, folder / name)
+
+
 def app_at_hand(folder: Path) -> None:
     """Put a Flower app where the README has one."""
     MESSAGE_API.copy(folder).rename(folder / "app")
@@ -168,6 +179,9 @@ README = Document("README.md", app_at_hand)
 CLAIMS = Document("fedattack/claims/README.md", claimed)
 OBSERVE = Document("fedattack/observe/README.md", your_project)
 OWN_APP = Document("simulations/tutorials/own-app.md", clinic)
+ANY_FRAMEWORK = Document("simulations/tutorials/any-framework.md", handmade)
+# Frameworks of the tutorial in whose place something in NumPy computes where they are not installed.
+STAND_INS = tuple(name for name in ("jax", "keras") if find_spec(name) is None)
 DATA = Document("fedattack/data/README.md")
 DEFENCES = Document("fedattack/defences/README.md")
 RESULTS = tuple(Document(path.relative_to(ROOT).as_posix()) for path in sorted(ROOT.glob("simulations/results/*.md")))
@@ -177,6 +191,7 @@ DOCUMENTS = (
     Document("simulations/tutorials/README.md"),
     OWN_APP,
     Document("simulations/tutorials/defence.md"),
+    ANY_FRAMEWORK,
     Document("fedattack/audit/README.md"),
     Document("fedattack/report/README.md"),
     Document("fedattack/runs/README.md"),
@@ -426,3 +441,27 @@ def test_the_citation_names_this_version_and_licence():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     citation = (ROOT / "CITATION.cff").read_text(encoding="utf-8").splitlines()
     assert {f"version: {project['version']}", f"license: {project['license']}"} <= {*citation}
+
+
+@pytest.mark.slow
+def test_all_frameworks_of_the_tutorial_compute_the_same(tmp_path, monkeypatch):
+    """Its lines for JAX and Keras take the place of those in NumPy; where one is not installed, a stand-in computes."""
+    handmade(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    spaces = []
+    for language, content in ANY_FRAMEWORK.blocks():
+        if language == "python":
+            spaces.append({})
+            exec(compile(content, ANY_FRAMEWORK.path, "exec"), spaces[-1])  # noqa: S102
+    x, y, _, _ = spaces[0]["examples"](1, 8)
+    x, y = x[:5], y[:5]
+    rng = np.random.default_rng(0)
+    arrays = {"w": rng.normal(size=(64, 10)) / 8, "b": rng.normal(size=10)}
+    expected = spaces[0]["losses"](arrays, x, y)
+    trained = spaces[0]["update"](arrays, x, y, 0)
+    assert not np.allclose(trained["w"], arrays["w"])
+    for space in spaces[1:]:
+        np.testing.assert_allclose(np.asarray(space["losses"](arrays, x, y)), expected, rtol=1e-4)
+        found = space["update"](arrays, x, y, 0)
+        for name in ("w", "b"):
+            np.testing.assert_allclose(np.asarray(found[name]), trained[name], rtol=1e-3, atol=1e-4)

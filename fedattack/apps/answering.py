@@ -22,7 +22,8 @@ import numpy as np
 from flwr.supercore.object_ref import load_app
 from numpy.typing import NDArray
 
-from fedattack.apps.player import UPDATES_MEMORY, Along, Form, Handler, Player, form_of
+from fedattack.apps.calling import FunctionPlayer, OwnFunction, limit_memory, write_examples
+from fedattack.apps.player import UPDATES_MEMORY, Along, Form, Handler, Player, WeightsPlayer, form_of
 from fedattack.attacks.replies import replied
 from fedattack.audit.numbers import count_words
 from fedattack.base.errors import DataError, FedAttackError, short
@@ -61,7 +62,9 @@ class Interview:
         if request["auxiliary"]:
             self.auxiliary = _read_examples(request["auxiliary"])
         self._app = load_app(request["clientapp"], DataError, request["folder"])
-        self._players: dict[Form, Player] = {}
+        # In the place of the app's own step, by the options that name them.
+        self._functions: Mapping[str, str] = request["functions"]
+        self._players: dict[Form, WeightsPlayer] = {}
         # Why replies could not be asked about, and how many.
         self._left_out: Counter[str] = Counter()
         self._without_gradients = ""
@@ -201,10 +204,18 @@ class Interview:
             self._left_out[one_line(cause)] += 1
         return []
 
-    def _player(self, weights: Arrays, node: str) -> Player:
-        """Return what plays weights of this form: a step of the client's own, or of the first that has such."""
+    def _player(self, weights: Arrays, node: str) -> WeightsPlayer:
+        """Return what plays weights of this form: the owner's functions, or a step of the client's own.
+
+        A client of which no step is known takes that of the first that has one.
+        """
         form = form_of(weights)
-        if form not in self._players:
+        if form not in self._players and self._functions:
+            losses, update = OwnFunction.load("--losses", self._functions["--losses"]), None
+            if "--update" in self._functions:
+                update = OwnFunction.load("--update", self._functions["--update"])
+            self._players[form] = FunctionPlayer(losses, update, self._x, self._y)
+        elif form not in self._players:
             handlers = self._request["handlers"]
             asked = handlers.get(node) or next(iter(handlers.values()))
             handler = Handler(self._app, self._request["run_config"], **asked)
@@ -214,7 +225,8 @@ class Interview:
     def _ask(self, reply: Observation) -> list["_Model"]:
         """Return weights and losses (targets,): of the client's own model, or after each number of passes more."""
         weights = dict(reply.arrays or {})
-        _check_form(weights, reply)
+        if not self._functions:
+            _check_form(weights, reply)
         player = self._player(weights, reply.node)
         player.take(weights)
         if not self._request["passes"]:
@@ -226,6 +238,8 @@ class Interview:
         """Hold the targets' gradients at the model that clients were sent against what became of it, in each case."""
         received = dict(reply.received or {})
         player = self._player(received, reply.node)
+        if not player.gives_gradients:
+            return [None] * len(cases)
         player.take(received)
         updates = [_update(weights, received) for models in cases for weights, _ in models]
         products, norms, lengths = player.along(updates)
@@ -289,7 +303,9 @@ def _update(sent: Arrays, received: Arrays) -> Arrays:
     """Return Δ = sent − received, in float32, of what are numbers with a point."""
     update = {}
     for name, after in sent.items():
-        if np.asarray(after).dtype.kind == "f":
+        # Owners' functions may be told of replies that hold more than what was sent to clients.
+        is_moved = name in received and np.shape(received[name]) == np.shape(after)
+        if is_moved and np.asarray(after).dtype.kind == "f":
             update[name] = (np.asarray(after, np.float64) - np.asarray(received[name], np.float64)).astype(np.float32)
     return update
 
@@ -347,16 +363,27 @@ def _check_form(weights: Arrays, reply: Observation) -> None:
         raise DataError(f"it replied other arrays than it was sent: {'; '.join(faults)}")
 
 
+def answer(request: Mapping[str, Any], say: Callable[[str], None]) -> None:
+    """Do what a request asks for, and write the answers where it says."""
+    if request["functions"]:
+        limit_memory()
+    found: Mapping[str, NDArray[Any]] = {"notes": np.array([], dtype=np.str_)}
+    if request["partitions"]:
+        sys.path.insert(0, request["folder"])
+        write_examples(request, lambda done, total: say(f"{PROGRESS}{done} {total}"))
+    else:
+        found = Interview(request).answer(say)
+    write_npz(Path(request["answers"]), found)
+
+
 def main() -> int:
-    """Read a request, answer it, and write the answers where it says."""
+    """Read a request and answer it."""
     request = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
     try:
-        interview = Interview(request)
-        found = interview.answer(lambda line: print(line, file=sys.__stdout__, flush=True))
+        answer(request, lambda line: print(line, file=sys.__stdout__, flush=True))
     except FedAttackError as cause:
         print(short(str(cause), 500), file=sys.stderr)
         return 2
-    write_npz(Path(request["answers"]), found)
     return 0
 
 

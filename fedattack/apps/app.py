@@ -19,6 +19,9 @@ SUPERNODES = 10
 MOST_HELD_OUT = 0.5
 """Share of its examples that a client may be kept from training on; with more its training is hardly its own."""
 
+# Examples of each role that are kept of all clients, and of one: all of them are read at once.
+_KEPT, _KEPT_LEAST, _KEPT_MOST = 10_000, 50, 1000
+
 SERVERS = ("imprint", "fishing")
 """Active servers that an app can be run with."""
 
@@ -54,6 +57,12 @@ class App:
                 f"--hold-out {self.hold_out:g}: expected a share of each client's examples from 0 to {MOST_HELD_OUT}, "
                 "such as 0.1"
             )
+
+    @property
+    def keep(self) -> int:
+        """How many examples of each role are kept of a client."""
+        # Memory for all clients' examples together is bounded: many clients keep fewer each.
+        return min(max(_KEPT // self.supernodes, _KEPT_LEAST), _KEPT_MOST)
 
     @cached_property
     def code(self) -> str:

@@ -5,11 +5,15 @@ process: the app's code is as trusted as in the run itself, and what it leaves b
 """
 
 import json
+import os
 import re
+import signal
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -20,11 +24,12 @@ from numpy.typing import NDArray
 
 from fedattack.apps.answering import PLANTING_SECONDS, PROGRESS
 from fedattack.apps.app import App
+from fedattack.apps.functions import NO_FUNCTIONS, OwnFunctions, list_partitions, put_examples
 from fedattack.apps.outside import read_app
 from fedattack.apps.place import copy_files
 from fedattack.attacks.answers import Answers, ShadowLosses, check_answers, check_shadow_losses
 from fedattack.attacks.knowledge import Sends, Targets
-from fedattack.base.errors import DataError, RunError, short
+from fedattack.base.errors import DataError, FedAttackError, RunError, short
 from fedattack.base.files import write_npz
 from fedattack.base.untrusted import read_npz
 from fedattack.record import Record
@@ -32,7 +37,7 @@ from fedattack.record.folder import Part
 from fedattack.runs.bundle import copy_app
 from fedattack.runs.private import private_folder, working_in
 from fedattack.runs.watch import Watch
-from fedattack.witness import SERVER, Witness
+from fedattack.witness import SERVER, Witness, read_witnesses
 
 _WHERE = "the app's answers"
 
@@ -56,6 +61,26 @@ class Asker:
 
     app: App
     watch: Watch | None = None
+    functions: OwnFunctions = NO_FUNCTIONS
+
+    def examples(self, part: Part, witnesses: Sequence[Witness]) -> list[Witness]:
+        """Return witnesses with the examples that the owner's function states in the place of those that hooks saw.
+
+        Raises
+        ------
+        DataError
+            If it states none of any client.
+        """
+        partitions = list_partitions(witnesses)
+        with private_folder(part.folder) as folder:
+            stated = {"partitions": partitions, "of": self.app.supernodes, "stated": str(folder / "stated")}
+            request = {**stated, "keep": self.app.keep, "functions": self.functions.given()}
+            self._run(part, folder, request, f"read the examples of {part.label}")
+            found = {witness.client: witness for witness in read_witnesses(folder / "stated")}
+        if not any(len(each.trained) for each in found.values()):
+            # All for the same reason, mostly.
+            raise DataError(next(note for each in found.values() for note in each.notes))
+        return put_examples(witnesses, found)
 
     def losses(self, inquiry: Inquiry) -> tuple[Answers, list[str]]:
         """Return the losses of the targets under the model of each reply, and what a reader must know of them.
@@ -117,17 +142,16 @@ class Asker:
         handlers = _handlers(inquiry.witnesses, app)
         if not handlers:
             raise DataError("no client was seen to be asked to train")
+        # Losses are what functions are asked for, and all else of them.
+        functions = self.functions.given()
+        if self.functions.losses is None:
+            functions = {}
         with private_folder(part.folder) as folder:
-            copy, place, answers = folder / app.folder.name, folder / "cwd", folder / "answers.npz"
-            copy_app(app.folder, copy, without=part.folder.resolve())
-            copy_files(app.folder, place, without=part.folder.resolve())
             flower = read_app(app.folder)["tool"]["flwr"]["app"]
             request = {
                 "record": str(part.record.resolve()),
                 "targets": _write_examples(folder / "targets.npz", inquiry.targets),
                 "auxiliary": _write_examples(folder / "auxiliary.npz", auxiliary),
-                "answers": str(answers),
-                "folder": str(copy),
                 "clientapp": flower["components"]["clientapp"],
                 "run_config": {**flatten_dict(flower.get("config", {})), **app.config},
                 "handlers": handlers,
@@ -137,15 +161,51 @@ class Asker:
                 "passes": list(passes),
                 "together": list(together),
                 "planted": str(out and Path(out).resolve()),
+                "functions": functions,
+                "partitions": [],
             }
-            file = folder / "request.json"
-            file.write_text(json.dumps(request), encoding="utf-8")
-            _run(file, answers, place, partial(self._say, step))
-            return read_npz(answers, RunError, "expected what fedattack.apps.answering writes")
+            return self._run(part, folder, request, step)
+
+    def _run(self, part: Part, folder: Path, request: Mapping[str, Any], step: str) -> dict[str, NDArray[Any]]:
+        """Put a copy of the app into a private folder, ask it there, and return the arrays of the answer."""
+        app = self.app
+        copy, place, answers = folder / app.folder.name, folder / "cwd", folder / "answers.npz"
+        copy_app(app.folder, copy, without=part.folder.resolve())
+        copy_files(app.folder, place, without=part.folder.resolve())
+        file = folder / "request.json"
+        file.write_text(json.dumps({**request, "answers": str(answers), "folder": str(copy)}), encoding="utf-8")
+        _run(file, answers, place, partial(self._say, step))
+        return read_npz(answers, RunError, "expected what fedattack.apps.answering writes")
 
     def _say(self, step: str, done: int, total: int) -> None:
         if self.watch is not None:
             self.watch.step(step, done, total)
+
+
+def _end_group(process: "subprocess.Popen[str]") -> None:
+    """Wait for a process, and end those that it left behind: they would keep open what its words come by."""
+    process.wait()
+    # A system without sessions (Windows) has no such groups.
+    if hasattr(os, "killpg"):
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+
+
+def ask_examples(asker: Asker, part: Part, witnesses: Sequence[Witness], notes: list[str]) -> Sequence[Witness]:
+    """Return witnesses with the examples that the owner's function states, if there is one, and note what that means.
+
+    Where it fails they stay as they are, and a note says why.
+    """
+    function = asker.functions.examples
+    if function is None:
+        return witnesses
+    try:
+        found = asker.examples(part, witnesses)
+    except FedAttackError as cause:
+        notes.append(f"clients' examples are those that hooks saw: {short(str(cause), 300)}")
+        return witnesses
+    notes.append(f"which examples a client trains on is what --examples {function} says, called with its partition-id")
+    return found
 
 
 def _write_examples(file: Path, examples: Targets | None) -> str:
@@ -195,6 +255,7 @@ def _run(request: Path, answers: Path, place: Path, say: Callable[[int, int], No
             start_new_session=True,
         ) as process,
     ):
+        threading.Thread(target=_end_group, args=[process], daemon=True).start()
         try:
             for line in process.stdout or ():
                 # The app may print what begins alike.

@@ -24,8 +24,10 @@ from pydantic import ConfigDict, StringConstraints, TypeAdapter, with_config
 from typing_extensions import TypedDict
 
 from fedattack.apps.app import App
+from fedattack.apps.asking import Asker, ask_examples
 from fedattack.apps.choosing import Chosen, choose, list_unasked
 from fedattack.apps.control import control
+from fedattack.apps.functions import NO_FUNCTIONS, OwnFunctions
 from fedattack.apps.holding import hold, list_witness_notes
 from fedattack.apps.posing import Posed, pose
 from fedattack.apps.questions import NOTHING_BESIDES, Questions
@@ -177,7 +179,7 @@ def _attack_and_judge(
     chosen = choose(runs, posed, order.make, watch)
     attacked = attack(folder, runs, posed, chosen, order.device, watch)
     if app is not None:
-        control_all(app, attacked, watch)
+        control_all(app, attacked, watch, order.asked.functions)
     return judge(order, posed, attacked, watch)
 
 
@@ -231,8 +233,11 @@ def pose_run(
     # Half-written truth or knowledge of a stopped audit would be taken for whole.
     for half in (part.truth, part.knowledge):
         remove_inside(part.folder, half, ConfigError)
+    notes: list[str] = []
+    if app is not None:
+        witnesses = tuple(ask_examples(Asker(app, watch, asked.functions), part, witnesses, notes))
     holding = hold(witnesses, Record(part.record, thinned=True))
-    posed = pose(part, holding, asked, app=app, watch=watch)
+    posed = pose(part, holding, asked, notes=notes, app=app, watch=watch)
     note_code(part.folder, list_code([posed.knowledge.model]))
     # Written last: only then is the part posed.
     entry = {"few": posed.few, "notes": posed.notes, "assumed": posed.assumed, "reasons": dict(posed.reasons)}
@@ -342,7 +347,7 @@ def _attack_sums(attack: Attack, runs: Sequence[Run], device: str, watch: Watch)
     return scored
 
 
-def control_all(app: App, attacked: Attacked, watch: Watch) -> None:
+def control_all(app: App, attacked: Attacked, watch: Watch, functions: OwnFunctions = NO_FUNCTIONS) -> None:
     """Find out whether attacks that show nothing would have seen a leak, and note it for the report, once."""
     runs, study = attacked.runs, dict(attacked.folder.study)
     # Whoever goes on with an audit has them already: they take as long as the attacks.
@@ -352,7 +357,7 @@ def control_all(app: App, attacked: Attacked, watch: Watch) -> None:
     failed: dict[str, Failure] = {}
     left_out = list(study.get(LEFT_OUT, ()))
     with failing_alone(failed, "control"):
-        found = control(app, runs, [witnesses_of(run.part) for run in runs], watch, left_out)
+        found = control(app, runs, [witnesses_of(run.part) for run in runs], watch, left_out, functions)
     for failure in failed.values():
         watch.say("warning", f"there are no positive controls: {failure.why}")
         left_out.append(f"the positive controls: {failure.why}")

@@ -30,6 +30,7 @@ _LINEAR = "torch.nn:Linear"
 _UNSEEN = WitnessedModel(None, {}, (), 0, None, "none was seen")
 _NAME_THEM = "if there is a loss of one example, name it and the model by --loss and --model"
 _ASK_IT = "or give the clients' app by --app PATH, which is asked for losses"
+_GIVE_THEM = "or give a function of your own by --losses module:function"
 
 
 @dataclass(frozen=True)
@@ -37,13 +38,14 @@ class Computing:
     """What computes losses for the attacker: one of both, or nothing where clients send trees.
 
     ``model`` is one that it builds, with the weights ``frozen`` that nobody sends; ``answers`` are of the clients' own
-    app.
+    app. ``why_none`` says why there is neither; empty where there is one, or none is needed.
     """
 
     model: ModelKnowledge | None = None
     frozen: Mapping[str, NDArray[Any]] | None = None
     answers: Answers | None = None
     notes: Sequence[str] = field(default_factory=tuple)
+    why_none: str = ""
 
     def tells(self, targets: Targets, incomplete: NDArray[np.bool_]) -> bool:
         """Say whether targets with values that are not finite, (n,), have finite losses, where losses are asked at all.
@@ -89,22 +91,15 @@ def find_computing(
     ConfigError
         If no model is known, or its loss does not fit the labels, and the app cannot be asked.
     """
-    model, witnesses = asked.model, holding.witnesses
+    witnesses = holding.witnesses
     # Records of some rounds are enough to see which arrays clients send.
     record = Record(part.record, thinned=True)
-    if model is None and (content := find_content(record)):
+    if asked.model is None and (content := find_content(record)):
         return Computing(notes=(f"clients send {content}: no model gives losses, and what needs losses is not asked",))
-    _refuse_unasked(model, witnesses)
+    _refuse_unasked(asked, witnesses)
     unanswered = ""
-    # A model that the caller names is never replaced by the app's answers.
-    # Predictions are no weights that the app could be asked with: students of them are built.
     are_predictions = reading.public is not None
-    if (
-        model is None
-        and ask is not None
-        and not are_predictions
-        and (why := _why_ask(witnesses, reading, record, check))
-    ):
+    if ask is not None and (why := _why_ask(asked, witnesses, reading, record, check)):
         try:
             answers, said = ask.losses(Inquiry(part, witnesses, targets, reading.known))
         except FedAttackError as cause:
@@ -121,7 +116,7 @@ def find_computing(
         if unanswered:
             # The app was asked since no model is known: why it gives no losses is the cause, and is said whole.
             raise ConfigError(f"{unanswered}; {_NAME_THEM}") from None
-        raise ConfigError(f"{cause}; {_ASK_IT}") from None
+        raise ConfigError(f"{cause}; {_GIVE_THEM if ask is not None else _ASK_IT}") from None
     except FedAttackError as cause:
         # The same kind of error, with the other reason behind it.
         raise type(cause)("; ".join(filter(None, (str(cause), unanswered)))) from None
@@ -136,12 +131,19 @@ def find_computing(
 
 
 def _why_ask(
+    asked: Questions,
     witnesses: Sequence[Witness],
     reading: Reading,
     record: Record,
     check: Callable[[ModelKnowledge], None] | None,
 ) -> str:
     """Say why losses are asked of the app itself, and not of a model that the attacker builds; empty if not."""
+    if asked.functions.losses is not None:
+        return f"--losses {asked.functions.losses} of its owner"
+    # A model that the caller names is never replaced by the app's answers.
+    # Predictions are no weights that the app could be asked with: students of them are built.
+    if asked.model is not None or reading.public is not None:
+        return ""
     models = _find_trained_models(witnesses)
     for model in models:
         if model.spec is None or model.loss is None:
@@ -194,11 +196,13 @@ def _misfit(model: WitnessedModel, record: Record, check: Callable[[ModelKnowled
     return ""
 
 
-def _refuse_unasked(model: str | None, witnesses: Sequence[Witness]) -> None:
-    """Refuse a run whose clients train what has no weights, unless the caller names a model."""
+def _refuse_unasked(asked: Questions, witnesses: Sequence[Witness]) -> None:
+    """Refuse a run whose clients train what has no weights, unless the caller says what computes losses."""
+    if asked.model is not None or asked.functions.losses is not None:
+        return
     reasons = [each.why for each in _find_trained_models(witnesses)]
-    if model is None and reasons and all(why.endswith(NOT_ASKED) for why in reasons):
-        raise NeedsError(find_unasked(witnesses) or reasons[0])
+    if reasons and all(why.endswith(NOT_ASKED) for why in reasons):
+        raise NeedsError(f"{find_unasked(witnesses) or reasons[0]}; {_GIVE_THEM}")
 
 
 def _refuse_personal(witnesses: Sequence[Witness]) -> None:

@@ -17,6 +17,7 @@ import numpy as np
 
 from fedattack.apps.app import App
 from fedattack.apps.asking import Asker, Inquiry
+from fedattack.apps.functions import NO_FUNCTIONS, OwnFunctions
 from fedattack.apps.player import STEPPING
 from fedattack.attacks import ATTACKS
 from fedattack.attacks.base import Plants
@@ -52,6 +53,7 @@ def control(
     witnesses: Sequence[Sequence[Witness]],
     watch: Watch,
     faults: list[str],
+    functions: OwnFunctions = NO_FUNCTIONS,
 ) -> dict[str, Control]:
     """Find from how much that is planted each attack that shows nothing would have shown it.
 
@@ -59,7 +61,7 @@ def control(
     where nothing can be planted. To ``faults`` is added what nobody foresaw, and what it keeps from being controlled.
     """
     # Each control asks the clients' own app, which runs in processes of its own.
-    asker = Asker(app, watch)
+    asker = Asker(app, watch, functions)
     # Of what cannot be judged there is nothing to control, and the report says why.
     shown = _headlines(runs, [*runs[0].scores], {})
     unseen = [name for name, finding in shown.items() if finding.verdict == NO_EVIDENCE]

@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 
 from fedattack.apps.app import App
+from fedattack.apps.asking import Asker, ask_examples
 from fedattack.apps.holding import hold
 from fedattack.apps.posing import Posed, pose
 from fedattack.apps.questions import NOTHING_BESIDES, Questions
@@ -92,8 +93,11 @@ def gather(
             if record.silence:
                 raise RunError(f"{path}: {record.silence}")
             notes: list[str] = []
-            holding = hold(_choose_witnesses(_read_found(folders, record), record, notes), record)
+            witnesses: Sequence[Witness] = _choose_witnesses(_read_found(folders, record), record, notes)
             copy_record(record, part.record)
+            if app is not None:
+                witnesses = ask_examples(Asker(app, functions=asked.functions), part, witnesses, notes)
+            holding = hold(witnesses, record)
             posed.append(pose(part, holding, asked, notes=notes, app=app, check=check))
         first, last = Record(records[0][1], thinned=True), Record(records[-1][1], thinned=True)
         study = {"commands": [command], "started": first.manifest["started"], "finished": last.manifest["ended"] or ""}

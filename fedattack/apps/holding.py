@@ -473,8 +473,8 @@ def _why_nobody(witnesses: Sequence[Witness]) -> str:
         return unasked
     return (
         f"no client's training was witnessed{_why_unseen(witnesses)}: what PyTorch, scikit-learn or XGBoost trains is "
-        "seen, in the client's own process; state what trains otherwise by fedattack.witness.trained_on(x, y) where "
-        "the client trains"
+        "seen, in the client's own process; of what trains otherwise give the clients' examples by --examples "
+        "module:function, or state them by fedattack.witness.trained_on(x, y) where the client trains"
     )
 
 

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -30,7 +30,7 @@ STEPPING = 0.1
 """Learning rate of the plain step that is planted."""
 
 LONGEST = "FEDATTACK_ASKING_SECONDS"
-"""Environment variable: how long the app's handler may take up to its first step, in seconds; 900 by default."""
+"""Environment variable: how long one call of the app's code may take, in seconds; 900 by default."""
 
 UPDATES_MEMORY = 2**30
 """Bytes of the updates that gradients are held against at once."""
@@ -62,9 +62,7 @@ class Handler:
 
     def __call__(self, weights: Arrays, seed: int = _SEED) -> Message:
         """Train with these weights, from one state of all random numbers, and return the client's reply."""
-        random.seed(seed)
-        np.random.seed(seed)  # noqa: NPY002 - what the app draws from
-        torch.manual_seed(seed)
+        seed_all(seed)
         records: dict[str, Any] = {}
         for key, names in self.arrays.items():
             # One record alone holds whatever is sent in this round.
@@ -87,21 +85,28 @@ class Handler:
         )
         context = Context(1, 1, dict(self.node_config), RecordDict(), dict(self.run_config))
         message = Message(content=RecordDict(records), metadata=metadata)  # type: ignore[call-overload]
-        with _limit_time():
+        with limit_time("the app's handler"):
             try:
                 return self.app(message, context)
             except SystemExit as cause:
                 raise DataError(f"the app's handler ended its process: sys.exit({cause.code!r})") from None
 
 
+def seed_all(seed: int) -> None:
+    """Set the state of all random numbers that an app may draw."""
+    random.seed(seed)
+    np.random.seed(seed)  # noqa: NPY002 - what the app draws from
+    torch.manual_seed(seed)
+
+
 @contextmanager
-def _limit_time() -> Iterator[None]:
-    """End the process where what the app does takes too long: nothing else ends a handler that waits."""
+def limit_time(what: str) -> Iterator[None]:
+    """End the process where ``what`` the app does takes too long: nothing else ends code that waits."""
     seconds = float(os.environ.get(LONGEST, _SECONDS))
 
     def end() -> None:
         print(
-            f"the app's handler was still at work after {seconds:g} s; if it takes longer, set {LONGEST}",
+            f"{what} was still at work after {seconds:g} s; if it takes longer, set {LONGEST}",
             file=sys.__stderr__,
             flush=True,
         )
@@ -116,8 +121,40 @@ def _limit_time() -> Iterator[None]:
         timer.cancel()
 
 
+class WeightsPlayer(Protocol):
+    """What gives losses of the targets under any weights, and trains these: a witnessed step, or the owner's functions.
+
+    What of it cannot be done raises a :class:`~fedattack.base.errors.DataError`.
+    """
+
+    gives_gradients: bool
+
+    def take(self, weights: Arrays) -> None:
+        """Put other weights in."""
+
+    def losses(self) -> NDArray[np.float64]:
+        """Return the losses (targets,) under the weights that were taken last."""
+
+    def train(self, rows: Sequence[int], passes: Sequence[int]) -> Iterator[Arrays]:
+        """Train on some of the targets, and yield the weights after each of these numbers of passes in all."""
+
+    def step(self, rows: Sequence[int]) -> Arrays:
+        """Return the weights after one plain step on some of the targets."""
+
+    def update(self, weights: Arrays, x: NDArray[Any], y: NDArray[Any], seed: int) -> Arrays:
+        """Return what the client would reply had it these examples (n, …) with these labels (n,)."""
+
+    def along(self, updates: Sequence[Arrays]) -> Along:
+        """Hold the targets' gradients against updates, where there are gradients."""
+
+    def list_assumptions(self) -> Iterator[str]:
+        """Say what a reader must know of it."""
+
+
 class Player:
     """Plays one step of the app under any weights of one form; ``missing`` is what its models have and nobody sends."""
+
+    gives_gradients = True
 
     def __init__(self, handler: Handler, weights: Arrays, x: NDArray[Any], y: NDArray[Any]) -> None:
         self._handler, self._x, self._y = handler, x, y

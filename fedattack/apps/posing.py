@@ -22,7 +22,7 @@ from fedattack.attacks.knowledge_files import read_public
 from fedattack.attacks.registry import THREATS, find_answers, find_content
 from fedattack.audit.numbers import count_words
 from fedattack.audit.truth import HeldRecords, note_node, write_truth
-from fedattack.base.errors import DataError, FedAttackError, NeedsError, short
+from fedattack.base.errors import DataError, FedAttackError, NeedsError, TrustError, short
 from fedattack.base.failures import Failure
 from fedattack.base.structured import fields, finite, stack_examples
 from fedattack.learning import OPTIMIZERS, LocalSGD
@@ -92,19 +92,19 @@ def pose(
     NeedsError
         If clients send predictions alone.
     DataError
-        If clients keep a part of what they train, or labels are too large for classes.
-    ConfigError
-        If no model is known, or its loss does not fit the labels.
+        If labels are too large for classes.
+    TrustError
+        If the model is one that nobody trusts.
     """
     record, witnesses = Record(part.record, thinned=True), holding.witnesses
     ask = None
     if app is not None:
-        ask = Asker(app, watch)
+        ask = Asker(app, watch, asked.functions)
     reading = _read_arrays(record, holding, asked)
     # Groups are asked of auxiliary examples whose client is known.
     chosen = choose_targets(holding, most=most, seed=_SEED, of_clients=bool(asked.groups))
     targets, evaluation = _examples(holding, chosen.targets), _examples(holding, chosen.evaluation)
-    computing = find_computing(part, holding, reading, targets, asked, ask=ask, check=check)
+    computing = _find_computing(part, holding, reading, targets, asked, ask=ask, check=check)
     if holding.incomplete:
         is_incomplete = np.array([key in holding.incomplete for key in chosen.targets])
         # Once more, now without the incomplete ones: targets and evaluation are drawn anew.
@@ -169,7 +169,12 @@ def pose(
         **further.true,
     )
     # Later ones win: what is known of the record itself is the most exact reason.
-    reasons = {**_find_unread(witnesses, record), **further.reasons, **_find_unlike(record, knowledge)}
+    reasons = {
+        **_find_unknown(computing),
+        **_find_unread(witnesses, record),
+        **further.reasons,
+        **_find_unlike(record, knowledge),
+    }
     for threat, failure in unanswered.items():
         why = f"what is true of it cannot be found out: {failure.why}"
         reasons |= dict.fromkeys(THREATS[threat].judged, why)
@@ -215,6 +220,29 @@ def _say_way_of_predictions(arrays: Sequence[str], holding: Holding) -> str:
         f"clients send predictions and no weights, as in FedMD: {short(', '.join(arrays), 80)} are outputs of their "
         f"models{public}; record them by `fedattack observe --protocol fedmd`, then `fedattack attack sia --public`"
     )
+
+
+def _find_computing(*arguments: Any, **options: Any) -> Computing:
+    """Find what computes losses; where there is nothing, what clients send is asked all the same.
+
+    Raises
+    ------
+    TrustError
+        If the model is one that nobody trusts.
+    """
+    try:
+        return find_computing(*arguments, **options)
+    except TrustError:
+        raise
+    except FedAttackError as cause:
+        return Computing(why_none=str(cause))
+
+
+def _find_unknown(computing: Computing) -> dict[str, str]:
+    """Say, by what attacks need, why nothing computes losses; nothing where something does."""
+    if not computing.why_none:
+        return {}
+    return dict.fromkeys(("model", "losses"), computing.why_none)
 
 
 def _find_unread(witnesses: Sequence[Witness], record: Record) -> dict[str, str]:

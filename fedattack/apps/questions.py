@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedattack.apps.functions import NO_FUNCTIONS, OwnFunctions
 from fedattack.base.errors import ConfigError, DataError, instead, short
 from fedattack.base.untrusted import read_toml
 
@@ -64,7 +65,7 @@ class Questions:
         group have in common.
     without
         Names of :data:`WITHOUT` that this attacker does not know.
-    model, loss
+    model, loss, functions
         What the caller says of them, in the place of what was witnessed.
     """
 
@@ -74,6 +75,7 @@ class Questions:
     without: frozenset[str] = frozenset()
     model: str | None = None
     loss: str | None = None
+    functions: OwnFunctions = NO_FUNCTIONS
 
     @classmethod
     def of_words(

@@ -32,9 +32,6 @@ from fedattack.runs.runtimes import RUNTIMES, SUPERLINK
 from fedattack.runs.watch import Watch
 from fedattack.witness import HoldOut
 
-# Examples of each role that are kept of all clients, and of one: all of them are read at once.
-_KEPT, _KEPT_LEAST, _KEPT_MOST = 10_000, 50, 1000
-
 PlanDeparture = Callable[[str, Part, int, Path], None]
 """Plans what an active server sends, by its name, from a run with an honest one and its seed, into a file."""
 
@@ -206,11 +203,9 @@ def _run_copy(
         config.setdefault("seed", seed)
     with private_folder(out) as folder:
         copy, cwd = folder / app.folder.name, folder / "cwd"
-        # Memory for all clients' examples together is bounded: many clients keep fewer each.
-        keep = min(max(_KEPT // app.supernodes, _KEPT_LEAST), _KEPT_MOST)
         held_out = _held_out(app, seed)
         # out.resolve(): the run folder may lie in the app's own, and must not be bundled with it.
-        wrap_app(app.folder, copy, part.record, server, witness_of(part), keep, out.resolve(), held_out, plan)
+        wrap_app(app.folder, copy, part.record, server, witness_of(part), app.keep, out.resolve(), held_out, plan)
         copy_files(app.folder, cwd, without=out.resolve())
         with RUNTIMES[on](copy, app.supernodes, app.device, open_log(out)) as runner:
             # As where the app itself would run: relative paths mean the same, and what it writes is not the owner's.

@@ -34,6 +34,9 @@ class AppWords:
     hold_out: float | None = None
     server: str | None = None
     app: Path | None = None
+    examples: str | None = None
+    losses: str | None = None
+    update: str | None = None
 
     def check_preset(self) -> None:
         """Refuse what only an app takes."""
@@ -41,6 +44,9 @@ class AppWords:
             ("--supernodes", self.supernodes),
             ("--model", self.model),
             ("--loss", self.loss),
+            ("--examples", self.examples),
+            ("--losses", self.losses),
+            ("--update", self.update),
             ("--sensitive", self.sensitive),
             ("--property", self.holds),
             ("--groups", self.groups),
@@ -88,6 +94,7 @@ def audit_app(app: "App", choices: AppWords, out: Path, device: str, gates: "ste
     out, command = out.expanduser().absolute(), steps.command_line()
     app = replace(app, hold_out=choices.hold_out or 0.0, server=choices.server or "", device=device)
     order = _order(choices, out, command, device, gates)
+    order.asked.functions.check_there(app.folder)
     if app.server and (app.command is not None or choices.on != "simulation"):
         raise ConfigError(
             "--server is for an app's folder and --on simulation alone: nobody else's clients are to be attacked"
@@ -152,6 +159,10 @@ def gather_run(
     if choices.app is not None:
         app = app_of(choices.app)
     order = _order(choices, out, steps.command_line(), device, gates)
+    if app is not None:
+        order.asked.functions.check_there(app.folder)
+    elif given := [*order.asked.functions.given()]:
+        raise ConfigError(f"{given[0]} names a function of the clients' app; add --app PATH")
     check_named(choices.model, choices.loss)
     with log_warnings(out):
         posed = gather(record, folders, out, command=order.command, asked=order.asked, trust=trust, app=app)
@@ -165,11 +176,16 @@ def gather_run(
 def _order(choices: AppWords, out: Path, command: str, device: str, gates: "steps.Gates") -> "Order":
     """Read what all attacks that apply are asked and given; words are checked before anything runs."""
     from fedattack.apps.auditing import Order
+    from fedattack.apps.functions import OwnFunctions
     from fedattack.apps.questions import Questions
     from fedattack.runs.checks import attack_names, check_attacks, check_conditions, options_among
 
     asked = Questions.of_words(choices.sensitive, choices.holds, choices.groups, choices.without)
-    asked = replace(asked, model=choices.model, loss=choices.loss)
+    functions = OwnFunctions(choices.examples, choices.losses, choices.update)
+    functions.check()
+    if functions.losses is not None and choices.model is not None:
+        raise ConfigError("--model and --losses both say what computes losses; give one of them")
+    asked = replace(asked, model=choices.model, loss=choices.loss, functions=functions)
     options = steps.read_options(choices.options, choices.memory, attack_names())
     check_attacks(attack_names(), options)
     check_conditions(gates.conditions, attack_names(), isolating=False)

@@ -157,6 +157,35 @@ HoldOut = Annotated[
     ),
 ]
 
+OwnExamples = Annotated[
+    str | None,
+    typer.Option(
+        "--examples",
+        help="Of an app of any framework: your function (partition, partitions) that returns a client's examples and "
+        "labels, and, if there are, those held out.",
+        metavar="MODULE:FUNCTION",
+    ),
+]
+
+OwnLosses = Annotated[
+    str | None,
+    typer.Option(
+        "--losses",
+        help="Of an app of any framework: your function (arrays, examples, labels) that returns a loss for each.",
+        metavar="MODULE:FUNCTION",
+    ),
+]
+
+OwnUpdate = Annotated[
+    str | None,
+    typer.Option(
+        "--update",
+        help="Of an app of any framework: your function (arrays, examples, labels, seed) that returns the arrays that "
+        "a client of these examples would send.",
+        metavar="MODULE:FUNCTION",
+    ),
+]
+
 ActiveServer = Annotated[
     str | None,
     typer.Option(

@@ -24,10 +24,13 @@ from fedattack.witness.seen import NOT_ASKED, AskedToTrain, Witness, WitnessedMo
 from fedattack.witness.seen_model import SeenModel
 from fedattack.witness.sent import MOST_ARRAYS, OUTPUTS, SentArray, joined_kinds
 from fedattack.witness.store import read_memory, read_witness, witness_file, write_frozen, write_public, write_witness
-from fedattack.witness.watch import CallWatch
+from fedattack.witness.watch import CallWatch, FittedEstimator
 
 FROZEN_BYTES = 2**30
 """Bytes of weights that no client sends, up to which they are kept."""
+
+NO_TRAINING = "the client replied a model, and no training was seen: state examples by fedattack.witness.trained_on"
+"""Note of a client whose training no hook saw."""
 
 _CHANGES = "what the client does not send of its model changes from round to round"
 
@@ -325,13 +328,12 @@ def _add(known: Node, watch: CallWatch, call: Call, folder: Path) -> bool:
         known.evaluated.take_rows(known.trained)
     is_silent = call.trains and not watch.fitted and not len(known.trained.labels)
     if is_silent and any(not _is_received(watch, arrays) for arrays in call.sent):
-        watch.note(
-            "the client replied a model, and no training was seen: state examples by fedattack.witness.trained_on"
-        )
+        watch.note(NO_TRAINING)
     if call.trains and trained:
         watch.guard("what the client sends", _add_sends, known, call, trained[0], folder)
     if call.trains:
-        watch.guard("what the client fitted", _note_fitted, call, bool(trained))
+        trains_model = any(model in trained for model in watch.models.values())
+        watch.guard("what the client fitted", _note_fitted, call, trains_model)
     if trained or known.model is None:
         _describe_model(known, watch, call, [*trained, *shared], folder)
     return news
@@ -364,13 +366,7 @@ def _note_labels(watch: CallWatch, call: Call) -> None:
 def _note_fitted(watch: CallWatch, call: Call, has_trained: bool) -> None:
     """Note estimators that are no models, if they were fitted and are sent, or nothing else was trained."""
     for fitted in watch.fitted.values():
-        statistics = fitted.statistics()
-        sent = []
-        for name, array in call.vectors():
-            for attribute, values in statistics:
-                if values.any() and _are_same_numbers(array, values):
-                    sent.append(f"its {attribute} as {name}")
-                    break
+        sent = _list_sent(fitted, call)
         if sent or not has_trained:
             sends = ""
             if sent:
@@ -379,6 +375,18 @@ def _note_fitted(watch: CallWatch, call: Call, has_trained: bool) -> None:
             if fitted.weights():
                 what = "is neither a classifier nor a regressor"
             watch.note(f"{fitted.name} was fitted, which {what}{sends}: {NOT_ASKED}")
+
+
+def _list_sent(fitted: FittedEstimator, call: Call) -> list[str]:
+    """List the statistics of an estimator that a reply holds, each with its name there."""
+    statistics = fitted.statistics()
+    sent = []
+    for name, array in call.vectors():
+        for attribute, values in statistics:
+            if values.any() and _are_same_numbers(array, values):
+                sent.append(f"its {attribute} as {name}")
+                break
+    return sent
 
 
 def _are_same_numbers(sent: NDArray[Any], known: NDArray[Any]) -> bool:
@@ -635,11 +643,28 @@ def _find_shared(watch: CallWatch, call: Call) -> tuple[list[SeenModel], list[Se
             watch.note("the client states what it trains on: what hooks saw is left out")
         return [watch.stated], [watch.stated]
     shared = _find_exchanged(watch, call, models)
+    if not models or (call.trains and not _choose_trained(models)):
+        # Where no model is trained, what is fitted without one is what the client trains.
+        fitted = _find_fitted(watch, call)
+        if fitted:
+            if not any(any(each.batches.trained.labels.items.values()) for each in fitted):
+                watch.note(f"{fitted[0].name} takes no labels: 0 stands for the label of each example")
+            return fitted, fitted
     kinds = {model.signature for model in shared}
     for model in _choose_trained(models):
         if model not in shared:
             watch.note(f"a model {model.name} was trained that the client did not share: its examples are left out")
     return shared, [model for model in models if model.signature in kinds]
+
+
+def _find_fitted(watch: CallWatch, call: Call) -> list[SeenModel]:
+    """Return what is seen of estimators that are no models: of one that is sent, or the first, and its kind."""
+    seen = [fitted.seen for fitted in watch.fitted.values() if fitted.seen.input_shape]
+    sent = [fitted.seen for fitted in watch.fitted.values() if fitted.seen in seen and _list_sent(fitted, call)]
+    first = next(iter([*sent, *seen]), None)
+    return [
+        each for each in seen if (each.kind, each.input_shape) == (first and first.kind, first and first.input_shape)
+    ]
 
 
 def _find_exchanged(watch: CallWatch, call: Call, models: list[SeenModel]) -> list[SeenModel]:

@@ -21,8 +21,8 @@ SERVER = "server"
 UNKNOWN = -1
 """The label of an example whose label nobody saw."""
 
-NOT_ASKED = "no attack asks about such training"
-"""How the note of a witness ends that saw a training which no attack asks about."""
+NOT_ASKED = "no attack that needs losses asks about such training"
+"""How the note of a witness ends that saw a training without losses."""
 
 HASH = 16
 """Bytes of an example's hash."""

@@ -1,7 +1,12 @@
-"""What scikit-learn's classifiers and regressors are fitted on, and what they only predict."""
+"""What scikit-learn's estimators are fitted on, and what they only predict.
+
+Classifiers and regressors are models. Others, such as clusterers, mixtures, transformers and neighbours, have
+statistics of their examples: these count as what a client trains where it trains no model.
+"""
 
 import functools
 import inspect
+import math
 from collections.abc import Callable, Iterator
 from types import FunctionType
 from typing import Any
@@ -9,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, is_classifier, is_regressor
+from sklearn.pipeline import Pipeline
 from sklearn.utils import _safe_indexing
 
 from fedattack.witness.arrays import State, labels_of, plain, same
@@ -17,11 +23,19 @@ from fedattack.witness.hooks import Hooks
 from fedattack.witness.sample import hash_rows
 from fedattack.witness.seen import NOT_ASKED, WitnessedModel
 from fedattack.witness.seen_model import SeenModel
-from fedattack.witness.watch import CallWatch, FittedEstimator
+from fedattack.witness.watch import MODELS, CallWatch, FittedEstimator
 
 _FITS = ("fit", "partial_fit")
+# Of these each example must come back.
+_WHOLE_FITS = ("fit_transform", "fit_predict")
 _BY_ROW = ("X", "y", "sample_weight")
-_METHODS = (*_FITS, "score", "predict", "predict_proba", "decision_function")
+_METHODS = (*_FITS, *_WHOLE_FITS, "score", "score_samples", "predict", "predict_proba", "decision_function")
+
+NO_LABEL = 0
+"""Stands for the label of an example where nothing is learned of labels."""
+
+# Numbers of a sparse matrix up to which its rows are noted.
+_DENSE = 2**26
 _LINEAR = {"SGDClassifier", "LogisticRegression", "LogisticRegressionCV"}
 _MEAN_SQUARES = {"SGDRegressor", "LinearRegression", "Ridge", "MLPRegressor"}
 
@@ -70,13 +84,12 @@ def _watch_method(name: str, original: Callable[..., Any]) -> Callable[..., Any]
     @functools.wraps(original)
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
         watch = current()
-        if watch is None or watch.local.estimator is not None:
+        # The steps of a pipeline are seen one by one: what its last one takes is scaled by those before.
+        if watch is None or watch.local.estimator is not None or isinstance(self, Pipeline):
             return original(self, *args, **kwargs)
         model = watch.guard("an estimator", _model_of, self)
         if model is None:
-            if name in _FITS:
-                watch.guard("an estimator", _note_fitted, self)
-            return original(self, *args, **kwargs)
+            return _watch_fitted(watch, name, original, self, args, kwargs)
         # What it calls itself, such as the steps of a pipeline, is no model of the client.
         watch.local.estimator = self
         held_out = None
@@ -90,11 +103,26 @@ def _watch_method(name: str, original: Callable[..., Any]) -> Callable[..., Any]
         finally:
             watch.local.estimator = None
         if name in _FITS and not _state(self):
-            watch.guard("an estimator", _note_fitted, self)
+            watch.guard("an estimator", _fitted_of, self)
         watch.guard(f"what {model.name}.{name} was given", _note, model, name, args, kwargs, held_out)
         return result
 
     return method
+
+
+def _watch_fitted(
+    watch: CallWatch, name: str, original: Callable[..., Any], estimator: Any, args: Any, kwargs: Any
+) -> Any:
+    """Call a method of an estimator that is no model, and note what it took."""
+    # What it calls itself is no estimator of the client.
+    watch.local.estimator = estimator
+    try:
+        result = original(estimator, *args, **kwargs)
+    finally:
+        watch.local.estimator = None
+    what = f"what {type(estimator).__name__}.{name} was given"
+    watch.guard(what, _note_fitted, estimator, name in (*_FITS, *_WHOLE_FITS), args, kwargs)
+    return result
 
 
 def _model_of(watch: CallWatch, estimator: Any) -> SeenModel | None:
@@ -107,10 +135,40 @@ def _model_of(watch: CallWatch, estimator: Any) -> SeenModel | None:
     return known
 
 
-def _note_fitted(watch: CallWatch, estimator: Any) -> None:
-    """Note an estimator that is fitted and is no model; what it has of its examples stands in its attributes."""
-    weights, statistics = functools.partial(_state, estimator), functools.partial(_list_statistics, estimator)
-    watch.fitted[id(estimator)] = FittedEstimator(estimator, weights, statistics)
+def _fitted_of(watch: CallWatch, estimator: Any) -> SeenModel:
+    """Return what is seen of an estimator that is no model; what it has of its examples stands in its attributes."""
+    if id(estimator) not in watch.fitted:
+        weights, statistics = functools.partial(_state, estimator), functools.partial(_list_statistics, estimator)
+        seen = _make_model(watch, estimator)
+        watch.fitted[id(estimator)] = FittedEstimator(estimator, weights, statistics, seen)
+    return watch.fitted[id(estimator)].seen
+
+
+def _note_fitted(watch: CallWatch, estimator: Any, fits: bool, args: Any, kwargs: Any) -> None:
+    """Note the examples that an estimator without classes and values took."""
+    if not fits and len(watch.fitted) >= MODELS:
+        return
+    seen, named = _fitted_of(watch, estimator), _name_arguments(args, kwargs)
+    x = _rows(named.get("X"))
+    # Encoders of labels take these alone.
+    if x.ndim < 2:
+        return
+    y = named.get("y")
+    labels = None
+    if y is not None:
+        labels = labels_of(np.asarray(y), len(x)) if np.asarray(y).dtype.kind in "biu" else None
+    batch = seen.start(x, trains=fits)
+    batch.labels = labels or [NO_LABEL] * len(x)
+    if fits:
+        batch.differentiated = True
+        seen.step()
+
+
+def _rows(values: Any) -> NDArray[Any]:
+    """Return examples as an array; a sparse matrix that is not too large becomes a dense one."""
+    if hasattr(values, "toarray") and math.prod(values.shape) <= _DENSE:
+        values = values.toarray()
+    return plain(values)
 
 
 def _list_statistics(estimator: Any) -> State:
@@ -135,7 +193,7 @@ def _hold_out(
 ) -> tuple[NDArray[np.bool_], tuple[Any, ...], dict[str, Any]] | None:
     """Return which examples are held out, and arguments without them; ``None`` where all stay."""
     named = _name_arguments(args, kwargs)
-    hashes = hash_rows(plain(named["X"]), watch.seed)
+    hashes = hash_rows(_rows(named["X"]), watch.seed)
     chosen = watch.hold_out.choose(hashes) if watch.hold_out is not None else np.zeros(len(hashes), bool)
     if is_classifier(estimator) and named.get("y") is not None:
         # A class that is gone would change the model's shape.
@@ -166,7 +224,7 @@ def _note(
     held_out: NDArray[np.bool_] | None,
 ) -> None:
     named = _name_arguments(args, kwargs)
-    x, y = plain(named["X"]), named.get("y")
+    x, y = _rows(named["X"]), named.get("y")
     labels = None
     if y is not None and name in (*_FITS, "score"):
         values = np.asarray(y)

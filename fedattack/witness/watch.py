@@ -39,11 +39,16 @@ _log = logging.getLogger("fedattack")
 
 @dataclass(frozen=True)
 class FittedEstimator:
-    """An estimator that was fitted and is no model, what gives its weights, and the arrays that it has of examples."""
+    """An estimator that is no model, which was fitted or asked.
+
+    ``seen`` holds what it took; ``weights`` and ``statistics`` give its weights, and the arrays that it has of
+    examples.
+    """
 
     estimator: object
     weights: Callable[[], State]
     statistics: Callable[[], State]
+    seen: SeenModel
 
     @property
     def name(self) -> str:
@@ -119,7 +124,8 @@ class CallWatch:
     datasets
         Those that loaders took examples from.
     fitted
-        By their ids, estimators that were fitted and are no models: without weights, classes and values to predict.
+        By their ids, estimators that were fitted, or asked, and are no models: without classes and values to predict,
+        or without weights.
     """
 
     seed: int = 0
@@ -207,6 +213,8 @@ class CallWatch:
                     "differentiated by"
                 )
             self.guard("what became of the last batches", _end, model, without_steps)
+        for fitted in self.fitted.values():
+            self.guard("what became of the last batches", _end, fitted.seen, False)
         # Only now is it known what each took, and that is held against what the others returned.
         models = [*self.models.values()]
         for model in models:

@@ -206,6 +206,11 @@ LORA = Toy(
     batch_size=8,
     optimizer="AdamW",
 )
+# The app in NumPy and its twin in PyTorch, with one step of each client in a round.
+TWINS = [
+    Toy(name, name, task, num_clients=6, fraction_evaluate=0.0, learning_rate=0.5, local_epochs=1)
+    for name, task in (("numpy_twin", "numpy"), ("torch_twin", "twin"))
+]
 # Clients of many kinds, of which nobody knows the loss.
 ASKED = Toy("asked_app", "asked_app", server="asked_server_app", client="asked_client_app", kind="classifier")
 PROJECTS = (MESSAGE_API, LEGACY, SECAGG, SKLEARN, BATCH_NORM, NUMPY)

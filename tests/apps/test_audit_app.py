@@ -136,8 +136,8 @@ def test_an_app_whose_model_nobody_can_import(tmp_path):
     assert found["sia.asr"]["value"] > 1.5 / CLIENTS
     assert check_record(out / "record").whole
     gather = ("gather", str(out), str(out / "witness"), "--out")
-    refused = fedattack(*gather, str(tmp_path / "refused"), cwd=where, code=2)
-    assert "name it by --model package.module:function" in refused.stderr
+    unnamed = fedattack(*gather, str(tmp_path / "unnamed"), cwd=where)
+    assert "name it by --model package.module:function" in unnamed.stderr
     other = tmp_path / "gathered"
     fedattack(*gather, str(other), "--model", "pytorchexample.task:Net", cwd=where)
     named = findings_of(other, where)

@@ -165,14 +165,22 @@ def test_centres_with_the_sizes_of_their_clusters(tmp_path):
         return Message(RecordDict(content), reply_to=message)
 
     first = ArrayRecord({"middles": Array(np.zeros((4, 3))), "sizes": Array(np.zeros(4))})
-    run, why = unanswered(Part(tmp_path, ""), client, averaging(first))
+    part, server = Part(tmp_path, ""), ServerApp()
+    server.main()(averaging(first))
+    run_here(part, server, client, {}, CLIENTS)
+    posed = pose_all([part])
+    why = posed[0].reasons["losses"]
+    # What needs no losses is asked: the rows that centres of one example are stand there.
+    assert "plaintext" in attack_all([part], posed).scored
+    judge_folder(part.folder, device="cpu", watch=Watch())
+    run = read_run(part.folder)
     assert why.startswith(
         "KMeans was fitted, which has no weights that follow a loss, and replies hold its cluster_cen"
     )
     assert "PyTorch" not in why
     holds = {row["name"]: row["holds"] for row in run["reached"]["rows"]}
     assert holds["sizes"].startswith("whole numbers that add up to the client's number of examples: group sizes; ")
-    assert holds["middles"].startswith("a row for each group of sizes: where a group has one example alone, a mean ")
+    assert holds["middles"].startswith("a row for each group of sizes: if a group has a single example, a mean over ")
     assert any("its cluster_centers_ as middles" in note for note in run["notes"])
 
 

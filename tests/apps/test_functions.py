@@ -1,0 +1,421 @@
+"""Functions of an app's owner stand in for a framework that no witness knows, and what they do wrong is one line."""
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedattack.apps import answering, asking
+from fedattack.apps.app import App
+from fedattack.apps.asking import Asker, ask_examples
+from fedattack.apps.calling import FunctionPlayer, OwnFunction, _sample, write_examples
+from fedattack.apps.functions import OwnFunctions, list_partitions, put_examples
+from fedattack.apps.witnessing import witnesses_of
+from fedattack.base.errors import ConfigError, DataError, FedAttackError
+from fedattack.record.folder import Part
+from fedattack.runs.pipeline import judge_folder
+from fedattack.runs.watch import Watch
+from fedattack.witness import Witness, read_witnesses
+from fedattack.witness.seen import AskedToTrain
+from tests.apps.projects import TWINS
+from tests.apps.worlds import attack_all, pose_all, run_here
+from tests.witness.apps import hashes_of, load
+from tests.witness.apps import seen as hashes
+
+CLIENTS = 6
+X, Y = np.random.default_rng(0).normal(size=(5, 3)).astype(np.float32), np.arange(5) % 2
+W = {"w": np.ones(3)}
+
+
+@pytest.fixture
+def here(monkeypatch):
+    """Ask in this process: another one takes seconds to begin."""
+
+    def run_here(request: Path, answers: Path, place: Path, say) -> None:
+        monkeypatch.setattr(sys, "path", [*sys.path])
+        answering.answer(json.loads(request.read_text()), lambda line: say(0, 1))
+
+    monkeypatch.setattr(answering, "limit_memory", lambda: None)
+    monkeypatch.setattr(asking, "_run", run_here)
+
+
+def run(project, part: Part) -> App:
+    client, server = (load(project, name).app for name in ("client_app", "server_app"))
+    run_here(part, server, client, project.config, CLIENTS)
+    return App(project.where, {}, CLIENTS)
+
+
+def functions_of(module: str, *names: str) -> OwnFunctions:
+    return OwnFunctions(**{name: f"{module}:own_{name}" for name in names})
+
+
+def player(losses=lambda arrays, x, y: x @ arrays["w"], update=None, x=X, y=Y) -> FunctionPlayer:
+    """What plays these functions, which no module has."""
+    own_update = update and OwnFunction("--update", "m:u", update)
+    playing = FunctionPlayer(OwnFunction("--losses", "m:l", losses), own_update, x, y)
+    playing.take(W)
+    return playing
+
+
+def stated(function, folder: Path, partitions=(0, 1), of=2, keep=100, monkeypatch=None) -> dict[str, Witness]:
+    own = OwnFunction("--examples", "m:f", function)
+    monkeypatch.setattr(OwnFunction, "load", lambda option, spec: own)
+    request = {"functions": {"--examples": "m:f"}, "partitions": partitions, "of": of, "keep": keep}
+    write_examples({**request, "stated": str(folder)}, lambda done, total: None)
+    return {witness.client: witness for witness in read_witnesses(folder)}
+
+
+@pytest.mark.slow
+def test_an_app_in_numpy_is_found_what_its_twin_in_pytorch_is(tmp_path, here):
+    """The same arithmetic, once witnessed and once stated by three functions of its owner."""
+    of_functions, of_witness = (Part(tmp_path / name, "") for name in ("functions", "witness"))
+    findings = {}
+    for part, project, names in (
+        (of_functions, TWINS[0], ("examples", "losses", "update")),
+        (of_witness, TWINS[1], ()),
+    ):
+        part.folder.mkdir()
+        app = run(project, part)
+        posed = pose_all([part], app=app, functions=functions_of(f"{project.package}.task", *names))
+        attacked = attack_all([part], posed)
+        assert {"sia", "membership", "plaintext"} <= {*attacked.scored}
+        judged, _ = judge_folder(part.folder, device="cpu", watch=Watch(), trusted={"torch.nn:Linear", "cross-entropy"})
+        findings[part] = {f"{one.attack}.{one.metric}": one for one in judged}
+        is_stated = any("--losses" in note for note in posed[0].notes)
+        assert is_stated == bool(names)
+    mine, twins = findings[of_functions], findings[of_witness]
+    # Labels and exact rows are read off gradients of a model that the attacker builds, which functions do not give.
+    assert {*mine} == {name for name in twins if not name.startswith(("labels.", "exact."))}
+    for name, finding in mine.items():
+        assert (finding.verdict, finding.n) == (twins[name].verdict, twins[name].n), name
+        assert finding.value == pytest.approx(twins[name].value, abs=1e-3), name
+    assert mine["membership.auc"].verdict == "leak"
+    assert mine["sia.asr"].verdict == "leak"
+
+
+def test_losses_and_directions_of_examples_are_those_of_a_model(tmp_path):
+    """One plain step on one example is along its gradient: its cosine with any update is that of the gradient."""
+    task = load(TWINS[0], "task")
+    (x, y), _ = task.load_data(0)
+    playing = player(task.own_losses, task.own_update, x, y)
+    rng = np.random.default_rng(1)
+    weights = {"weight": rng.normal(size=(10, 64)).astype(np.float32), "bias": rng.normal(size=10).astype(np.float32)}
+    playing.take(weights)
+    odds = np.exp(x @ weights["weight"].T + weights["bias"])
+    odds /= odds.sum(axis=1, keepdims=True)
+    np.testing.assert_allclose(playing.losses(), -np.log(odds[np.arange(len(y)), y]), rtol=1e-4, atol=1e-6)
+    update = {name: rng.normal(size=array.shape) for name, array in weights.items()}
+    products, norms, lengths = playing.along([update])
+    for row in range(len(y)):
+        error = odds[row] - np.eye(10)[y[row]]
+        gradient = np.concatenate([np.outer(error, x[row]).ravel(), error])
+        flat = np.concatenate([update["weight"].ravel(), update["bias"]])
+        cosine = -gradient @ flat / np.linalg.norm(gradient) / np.linalg.norm(flat)
+        assert products[0, row] / norms[row] / lengths[0] == pytest.approx(cosine, abs=1e-3)
+
+
+def test_examples_stand_in_the_place_of_what_hooks_saw(tmp_path, here):
+    part = Part(tmp_path, "")
+    app = run(TWINS[0], part)
+    before, notes = witnesses_of(part), []
+    assert not any(len(witness.trained) for witness in before)
+    functions = functions_of("numpy_twin.task", "examples")
+    found = ask_examples(Asker(app, functions=functions), part, before, notes)
+    assert [note for note in notes if "--examples numpy_twin.task:own_examples says" in note]
+    task = load(TWINS[0], "task")
+    clients = [witness for witness in found if witness.asked]
+    assert len(clients) == CLIENTS
+    for witness in clients:
+        x, y = task.own_examples(int(witness.client), CLIENTS)
+        assert hashes(witness.trained) == hashes_of(x)
+        assert sum(witness.trained.counts.values()) == len(y)
+        assert not any("no training was seen" in note for note in witness.notes)
+    posed = pose_all([part], app=app, functions=functions)
+    assert "plaintext" in attack_all([part], posed).scored
+
+
+def test_with_held_out_examples_the_owners_update_trains_shadow_models(tmp_path, here, monkeypatch):
+    part = Part(tmp_path, "")
+    app = run(TWINS[0], part)
+    task = load(TWINS[0], "task")
+    monkeypatch.setattr(
+        task, "own_examples", lambda one, all_: (*task.load_data(one)[0], *task.load_data(one + 100)[0])
+    )
+    (posed,) = pose_all([part], app=app, functions=functions_of("numpy_twin.task", "examples", "losses", "update"))
+    shadows = posed.knowledge.shadow_losses
+    assert shadows is not None
+    assert np.isfinite(shadows.losses).all()
+    assert shadows.losses.std() > 0
+    (posed,) = pose_again(part, app, "examples", "losses")
+    assert posed.knowledge.answers is not None
+    assert posed.knowledge.shadow_losses is None
+    assert any("no shadow models: nothing says how clients train: give --update" in note for note in posed.notes)
+
+
+def pose_again(part: Part, app: App, *names: str):
+    (part.folder / "witness" / "posed.json").unlink()
+    return pose_all([part], app=app, functions=functions_of("numpy_twin.task", *names))
+
+
+def test_training_again_and_again_goes_on_from_where_it_was():
+    playing = player(update=lambda arrays, x, y, seed: {"w": arrays["w"] + x.sum(axis=0)})
+    found = [weights["w"] for weights in playing.train([0, 2], [1, 3])]
+    own = X[[0, 2]].sum(axis=0)
+    np.testing.assert_allclose(found, [1 + own, 1 + 3 * own], rtol=1e-6)
+    np.testing.assert_allclose(playing.losses(), X @ found[-1], rtol=1e-6)
+    assert [weights["w"].tolist() for weights in player(update=lambda *_: 1).train([], [4])] == [[1, 1, 1]]
+
+
+@pytest.mark.parametrize(
+    ("losses", "message"),
+    [
+        (lambda arrays, x, y: 1 / 0, "--losses m:l raised ZeroDivisionError"),
+        (lambda arrays, x, y: sys.exit(3), r"--losses m:l ended its process: sys\.exit\(3\)"),
+        (lambda arrays, x, y: x[:2] @ arrays["w"], r"expected a loss for each of 5 examples, got \(2,\)"),
+        (lambda arrays, x, y: float((x @ arrays["w"]).mean()), "expected a loss for each of 5 examples"),
+        (lambda arrays, x, y: np.log(-(x**2).sum(1)), "5 of 5 losses are not finite"),
+        (lambda arrays, x, y: ["bad"] * len(y), "expected numbers, got list"),
+        (lambda arrays, x, y: None, "expected numbers, got NoneType"),
+        (lambda arrays, x, y: arrays["bias"], "raised KeyError: 'bias'"),
+        (lambda arrays, x, y: np.ones(2**62), "raised (MemoryError|ValueError|_ArrayMemoryError)"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
+def test_losses_that_are_none_end_in_one_line(losses, message):
+    with pytest.raises(DataError, match=message) as caught:
+        player(losses).losses()
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("update", "message"),
+    [
+        (lambda arrays, x, y, seed: [1.0], "expected a dict of arrays by their names, got list"),
+        (lambda arrays, x, y, seed: {"w": arrays["w"] * np.nan}, "w holds numbers that are not finite"),
+        (lambda arrays, x, y, seed: {"w": "text"}, "w: expected numbers, got str"),
+        (lambda arrays, x, y, seed: 1 / 0, "--update m:u raised ZeroDivisionError"),
+        (None, "nothing says how clients train: give --update module:function"),
+    ],
+)
+def test_updates_that_are_none_end_in_one_line(update, message):
+    with pytest.raises(DataError, match=message):
+        player(update=update).update(W, X, Y, 0)
+
+
+def test_what_functions_write_into_stays_with_them():
+    def losses(arrays, x, y):
+        x *= 0
+        arrays["w"] += 1
+        return x.sum(axis=1) + arrays["w"].sum()
+
+    playing = player(losses)
+    assert playing.losses().tolist() == playing.losses().tolist() == [6.0] * 5
+
+
+def test_that_a_function_draws_at_random_is_told():
+    playing = player(lambda arrays, x, y: np.random.random(len(y)))  # noqa: NPY002 - what an owner may do
+    playing.losses()
+    assert any(
+        "--losses m:l gives other numbers when it is called again" in line for line in playing.list_assumptions()
+    )
+    still = player()
+    still.losses()
+    assert [*still.list_assumptions()] == ["losses are those that --losses m:l gives"]
+
+
+def test_a_copy_of_the_process_that_a_function_leaves_behind_answers_nothing(tmp_path):
+    """It ends where the function returns, and the process itself has the answer."""
+    reached = tmp_path / "reached"
+
+    def losses(arrays, x, y):
+        os.fork()
+        return x @ arrays["w"]
+
+    playing, parent = player(losses), os.getpid()
+    playing.losses()
+    with reached.open("a") as file:
+        file.write(f"{os.getpid()}\n")
+    assert reached.read_text() == f"{parent}\n"
+
+
+def test_examples_of_each_partition_are_written_as_a_witness_would(tmp_path, monkeypatch):
+    def own(partition, partitions):
+        return X + partition, Y, X + 10 + partitions, None
+
+    found = stated(own, tmp_path, monkeypatch=monkeypatch)
+    for partition in (0, 1):
+        witness = found[str(partition)]
+        assert hashes(witness.trained) == hashes_of(X + partition)
+        assert witness.trained.counts == {0: 3, 1: 2}
+        assert hashes(witness.evaluated) == hashes_of(X + 12)
+        assert witness.notes == ()
+    assert len(stated(own, tmp_path / "few", keep=2, monkeypatch=monkeypatch)["0"].trained) == 2
+
+
+def test_examples_without_labels_have_one_for_all(tmp_path, monkeypatch):
+    found = stated(lambda one, all_: (X, None), tmp_path, monkeypatch=monkeypatch)["0"]
+    assert found.trained.counts == {0: 5}
+    assert found.notes == ("--examples m:f gives no labels, or 0 for all: 0 stands for the label of each example",)
+
+
+@pytest.mark.parametrize(
+    ("own", "message"),
+    [
+        (lambda one, all_: 1 / 0, "--examples m:f raised ZeroDivisionError: division by zero"),
+        (lambda one, all_: X, "expected examples and labels, or these and held-out examples.* got ndarray"),
+        (lambda one, all_: (X, Y, X), "got 3 values"),
+        (
+            lambda one, all_: (X, Y[:3]),
+            r"expected a label that is one finite number for each of 5 examples, got \(3,\)",
+        ),
+        (lambda one, all_: (X, Y * np.nan), "expected a label that is one finite number"),
+        (lambda one, all_: (X[:0], Y[:0]), "has no examples; expected at least one"),
+        (lambda one, all_: (X[:, 0], Y), r"expected one row an example, got an array of shape \(5,\)"),
+        (lambda one, all_: ([["a"], ["b"]], [0, 1]), "expected numbers, got list .*; give arrays of numbers"),
+        (lambda one, all_: ([[1], [2, 3]], [0, 1]), "give arrays of numbers"),
+        (lambda one, all_: (X, Y, X, Y[:2]), "held out: expected a label"),
+        (lambda one, all_: (np.random.normal(size=(5, 3)), Y), "gives other examples of partition 0 when it is called"),  # noqa: NPY002
+    ],
+)
+def test_examples_that_are_none_end_in_one_line(own, message, tmp_path, monkeypatch):
+    (note,) = stated(own, tmp_path, [0], monkeypatch=monkeypatch)["0"].notes
+    with pytest.raises(DataError, match=message):
+        raise DataError(note)
+    assert "\n" not in note
+
+
+def test_a_partition_that_fails_leaves_the_others(tmp_path, monkeypatch):
+    sites = {0: (X, Y)}
+    found = stated(lambda one, all_: sites[one], tmp_path, monkeypatch=monkeypatch)
+    assert len(found["0"].trained) == 5
+    assert not len(found["1"].trained)
+    assert found["1"].notes == ("--examples m:f raised KeyError: 1",)
+
+
+def witness(node: str, client: str, *, asked=True, **facts) -> Witness:
+    how = AskedToTrain("train", {}, {}) if asked else None
+    return Witness(node, client, asked=how, **facts)
+
+
+def test_what_is_stated_is_put_beside_what_was_seen():
+    own, other = (_sample((x, Y.tolist()), 100) for x in (X, X + 1))
+    clients = [
+        witness("10", "0", trained=other, evaluated=own, mods=("m",)),
+        witness("11", "1"),
+        witness("12", ""),
+        witness("13", "3", asked=False),
+    ]
+    given = {"0": Witness("0", "0", own), "1": Witness("1", "1", notes=("it failed",)), "3": Witness("3", "3", own)}
+    first, failed, unnamed, evaluating = put_examples(clients, given)
+    assert hashes(first.trained) == hashes_of(X)
+    # What nobody states of it is still what was seen.
+    assert (first.mods, hashes(first.evaluated)) == (("m",), hashes_of(X))
+    assert first.notes == (
+        "it was seen to train on 5 examples, and --examples gives none of them: expected examples as its model takes "
+        "them, after all scaling",
+    )
+    assert failed.notes == ("it failed",)
+    assert unnamed.notes == ("it has no partition-id: --examples is not called for it",)
+    assert evaluating == clients[3]
+    same = put_examples([witness("10", "0", trained=own)], given)
+    assert same[0].notes == ()
+
+
+def test_without_a_partition_nothing_is_asked():
+    assert list_partitions([witness("1", "10"), witness("2", "9"), witness("3", "9")]) == [9, 10]
+    with pytest.raises(DataError, match="no client that was asked to train has one; set partition-id"):
+        list_partitions([witness("1", ""), witness("2", "4", asked=False)])
+
+
+def test_where_the_function_fails_what_hooks_saw_stays(tmp_path, here):
+    part = Part(tmp_path, "")
+    app = run(TWINS[1], part)
+    for spec, why in (
+        ("torch_twin.task:nothing", "no function 'nothing'"),
+        ("torch_twin.task:put", "raised AttributeError"),
+    ):
+        notes = []
+        found = ask_examples(Asker(app, functions=OwnFunctions(spec)), part, witnesses_of(part), notes)
+        assert all(len(each.trained) for each in found if each.asked)
+        (note,) = notes
+        assert note.startswith("clients' examples are those that hooks saw: ")
+        assert why in note
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"examples": "own"}, "--examples own: expected module:function of the app, such as my_app.audit:examples"),
+        ({"losses": "a b:c"}, "--losses a b:c: expected module:function"),
+        ({"update": "m:f"}, "--update trains models whose losses are asked for; add --losses module:function"),
+    ],
+)
+def test_words_that_name_no_function_are_refused(given, message):
+    with pytest.raises(ConfigError, match=message):
+        OwnFunctions(**given).check()
+    OwnFunctions().check()
+    OwnFunctions("a.b:c", "m:f", "m:g").check()
+
+
+def test_a_module_or_a_function_that_is_not_there_is_refused_before_a_run(tmp_path):
+    where = TWINS[0].where
+    functions_of("numpy_twin.task", "examples", "losses", "update").check_there(where)
+    with pytest.raises(ConfigError, match=r"--losses numpy_twin\.tusk:own_losses: there is no module numpy_twin\.tusk"):
+        functions_of("numpy_twin.tusk", "losses").check_there(where)
+    with pytest.raises(ConfigError, match=r"numpy_twin\.task has no function own_loses; check the spelling"):
+        OwnFunctions(losses="numpy_twin.task:own_loses").check_there(where)
+
+
+@pytest.mark.slow
+def test_functions_that_take_too_long_print_or_fork_leave_the_rest(tmp_path, monkeypatch):
+    """In the process that an audit starts: each ends in a line, or in nothing but the answer."""
+    part = Part(tmp_path / "run", "")
+    part.folder.mkdir()
+    app = run(TWINS[0], part)
+    folder = TWINS[0].copy(tmp_path)
+    (folder / "numpy_twin" / "audit.py").write_text(FUNCTIONS)
+    app = App(folder, {}, CLIENTS)
+    monkeypatch.setenv("FEDATTACK_ASKING_SECONDS", "3")
+    for name, message in (
+        (
+            "slow",
+            "--examples numpy_twin.audit:slow was still at work after 3 s; if it takes longer, set FEDATTACK_ASKI",
+        ),
+        ("greedy", "--examples numpy_twin.audit:greedy raised .*MemoryError"),
+        ("ends", "the process that asks the app ended with 9"),
+    ):
+        with pytest.raises(FedAttackError, match=message):
+            Asker(app, functions=OwnFunctions(f"numpy_twin.audit:{name}")).examples(part, witnesses_of(part))
+    for name in ("prints", "forks"):
+        found = Asker(app, functions=OwnFunctions(f"numpy_twin.audit:{name}")).examples(part, witnesses_of(part))
+        assert all(len(each.trained) for each in found if each.asked), name
+
+
+FUNCTIONS = """
+import os, subprocess, sys, time
+import numpy as np
+from numpy_twin.task import own_examples
+
+def slow(partition, partitions):
+    time.sleep(60)
+
+def greedy(partition, partitions):
+    return np.ones(2**36), None
+
+def ends(partition, partitions):
+    os._exit(9)
+
+def prints(partition, partitions):
+    print("fedattack asked 1 2\\n" * 5, "x" * 10000)
+    print("words", file=sys.stderr)
+    return own_examples(partition, partitions)
+
+def forks(partition, partitions):
+    # One that would hold the pipe open for long, and one that comes back.
+    subprocess.Popen(["sleep", "300"])
+    os.fork()
+    return own_examples(partition, partitions)
+"""

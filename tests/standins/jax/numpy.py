@@ -1,0 +1,5 @@
+"""See the package."""
+
+from numpy import arange
+
+__all__ = ["arange"]
