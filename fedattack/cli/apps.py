@@ -49,7 +49,7 @@ class AppWords:
         ):
             # None and an empty list stand for options that were not given.
             if value is not None and value != []:
-                raise ConfigError(f"{name} is about an app of your own; a preset has --set, see `fedattack list`")
+                raise ConfigError(f"{name} is about an app of your own; a preset has --set, see `fedattack list settings`")
         if self.server is not None:
             raise ConfigError(f"--server is about an app of your own; of a preset say --set server={self.server}")
 

@@ -59,7 +59,7 @@ class Declared:
             If a word is unknown, or a file is not there.
         """
         if self.prior is not None and self.prior not in PRIORS:
-            raise ConfigError(f"--prior {self.prior}: {instead(self.prior, PRIORS, listed=False)}")
+            raise ConfigError(f"--prior {self.prior}: {instead(self.prior, PRIORS)}")
         if self.training is not None:
             _read_training(self.training)
         settings = open_settings()

@@ -52,6 +52,13 @@ def complete_setting(incomplete: str) -> list[str]:
     return _beginning([f"{key}={value}" for value in values if value != ":"], incomplete)
 
 
+def complete_topic(incomplete: str) -> list[str]:
+    """List what ``fedattack list`` can be asked for."""
+    from fedattack.cli.listing import TOPICS
+
+    return _beginning(TOPICS, incomplete)
+
+
 def choose_kept(every: int, clients: str) -> "Keep":
     """Read what is to be kept of a run.
 
@@ -95,7 +102,7 @@ PresetOrApp = Annotated[
 AttackName = Annotated[
     str,
     typer.Argument(
-        help="Name of an attack; `fedattack list` shows them.", metavar="NAME", autocompletion=complete_attack
+        help="Name of an attack; `fedattack list attacks` shows them.", metavar="NAME", autocompletion=complete_attack
     ),
 ]
 

@@ -176,9 +176,8 @@ def _read(name: str, seed: int, root: Path | None) -> Pool:
 
 def _source(name: str) -> Source:
     if name not in DATASETS:
-        raise DataError(
-            f"unknown dataset {name!r}: {instead(name, DATASETS)}; the path of an .npz or .toml file is one, too"
-        )
+        words = instead(name, DATASETS, listed="data")
+        raise DataError(f"unknown dataset {name!r}: {words}; the path of an .npz or .toml file is one, too")
     return DATASETS[name]
 
 
