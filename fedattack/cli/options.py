@@ -179,6 +179,10 @@ SeedCount = Annotated[int | None, typer.Option("--seeds", help="How many seeds; 
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
 
+Everything = Annotated[
+    bool, typer.Option("--all", help="Show all findings, and what verdicts rest on; without, headlines and leaks.")
+]
+
 FailIf = Annotated[
     list[str] | None,
     typer.Option(

@@ -12,7 +12,6 @@ from fedattack.base.settings import Value
 from fedattack.runs.app import app_folder
 from fedattack.runs.settings import FOLDERS, PATHS, default_settings, load_settings, open_settings
 
-
 TIMES = ("a minute", "minutes", "an hour", "hours")
 """What a preset may say of the time that its audit takes on two cores."""
 

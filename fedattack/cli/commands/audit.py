@@ -10,6 +10,7 @@ from fedattack.cli.options import (
     Changes,
     Cluster,
     Device,
+    Everything,
     FailIf,
     FirstSeed,
     Groups,
@@ -28,6 +29,7 @@ from fedattack.cli.options import (
 )
 from fedattack.cli.steps import (
     Gates,
+    Output,
     attack_each,
     choose_attacks_on,
     read_conditions,
@@ -63,6 +65,7 @@ def audit(
     server: ActiveServer = None,
     fail_if: FailIf = None,
     junit: Junit = None,
+    everything: Everything = False,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
@@ -89,7 +92,7 @@ def audit(
     from fedattack.runs.presets import load_preset, resolve_settings
 
     # Words are checked before torch is imported, which takes seconds, and before a run, which takes minutes.
-    conditions = read_conditions(fail_if)
+    conditions, output = read_conditions(fail_if), Output(as_json, everything)
     check_runtime(on)
     check_device(device)
     runs = range(seed or 0, (seed or 0) + (seeds or 1))
@@ -112,7 +115,7 @@ def audit(
     # An app's folder, or a command; a preset otherwise.
     app = app_of_words(what, choices)
     if app is not None:
-        audit_app(app, choices, out, device, Gates(conditions, junit), as_json)
+        audit_app(app, choices, out, device, Gates(conditions, junit), output)
         return
     choices.check_preset()
     study = load_preset(what[0])
@@ -131,4 +134,4 @@ def audit(
     chosen = choose_attacks_on(study.attacks, wanted, device)
     trusted = train_preset(study, settings, choose_seeds(study, seed, seeds), out, on=on, options=given)
     attack_each(chosen, out, device=device, trusted=trusted)
-    report_run(RunFolder(out), device, Gates(conditions, junit), as_json, trusted)
+    report_run(RunFolder(out), device, Gates(conditions, junit), output, trusted)

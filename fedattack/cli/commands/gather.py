@@ -8,6 +8,7 @@ import typer
 from fedattack.cli.options import (
     AsJson,
     Device,
+    Everything,
     FailIf,
     Groups,
     Holds,
@@ -46,6 +47,7 @@ def gather(
     without: Without = None,
     fail_if: FailIf = None,
     trust: Trust = False,
+    everything: Everything = False,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
@@ -57,6 +59,7 @@ def gather(
     Example: `fedattack gather audit/record north/witness south/witness --out runs/mine --trust`
     """
     from fedattack.cli.apps import AppWords, gather_run
+    from fedattack.cli.steps import Output
     from fedattack.runs.checks import check_device
 
     check_device(device)
@@ -71,4 +74,4 @@ def gather(
         without=without or [],
         app=of_app,
     )
-    gather_run(record, witnesses, choices, out, device, fail_if, trust=trust, as_json=as_json)
+    gather_run(record, witnesses, choices, out, device, fail_if, trust=trust, output=Output(as_json, everything))

@@ -6,8 +6,8 @@ from typing import Annotated
 import typer
 
 from fedattack.base.errors import ConfigError, instead
-from fedattack.cli.options import AsJson, Device, FailIf, Folder, Junit, Pdf, Quiet, Trust
-from fedattack.cli.steps import Gates, read_conditions, report_run, trust_knowledge
+from fedattack.cli.options import AsJson, Device, Everything, FailIf, Folder, Junit, Pdf, Quiet, Trust
+from fedattack.cli.steps import Gates, Output, read_conditions, report_run, trust_knowledge
 
 
 def report(
@@ -28,6 +28,7 @@ def report(
         ),
     ] = None,
     why: Annotated[str, typer.Option(help="Why that is said, or said anew.", metavar="TEXT")] = "",
+    everything: Everything = False,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
@@ -52,7 +53,7 @@ def report(
 
         # Words are written before the page that shows them.
         add_words(folder, by or "", read_words(filed, by), why)
-    report_run(opened, device, Gates(conditions, junit), as_json, trusted, pdf=pdf)
+    report_run(opened, device, Gates(conditions, junit), Output(as_json, everything, pdf), trusted)
 
 
 def read_words(words: Sequence[str], by: str | None) -> list[tuple[str, str]]:

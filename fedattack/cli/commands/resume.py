@@ -10,9 +10,10 @@ from rich.markup import escape
 
 from fedattack.base.errors import RecordError, ReportError
 from fedattack.cli.console import log_warnings, out_console, show_page, watch_bars
-from fedattack.cli.options import AsJson, Cluster, Device, FailIf, Memory, Options, Quiet, Trust
+from fedattack.cli.options import AsJson, Cluster, Device, Everything, FailIf, Memory, Options, Quiet, Trust
 from fedattack.cli.steps import (
     Gates,
+    Output,
     attack_each,
     choose_attacks_on,
     command_line,
@@ -44,6 +45,7 @@ def resume(
     device: Device = "auto",
     fail_if: FailIf = None,
     trust: Trust = False,
+    everything: Everything = False,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
@@ -95,7 +97,7 @@ def resume(
     with tell_how_to_go_on(folder, again), log_warnings(folder), watch_bars() as watch:
         go_on(folder, command=command_line(), watch=watch, trusted=trusted)
     attack_each(chosen, folder, device=device, trusted=trusted)
-    report_run(RunFolder(folder), device, Gates(conditions), as_json, trusted)
+    report_run(RunFolder(folder), device, Gates(conditions), Output(as_json, everything), trusted)
 
 
 def _list_scored(folder: Path) -> list[str]:
