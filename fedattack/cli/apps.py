@@ -86,6 +86,8 @@ def audit_app(
     from fedattack.apps import superlink
     from fedattack.apps.auditing import audit, check_named, importable
     from fedattack.apps.running import find_stopped
+    from fedattack.record.folder import RunFolder
+    from fedattack.runs.code import note_folder
     from fedattack.runs.runtimes import SUPERLINK
 
     # Words are checked before a run, which takes minutes.
@@ -111,6 +113,7 @@ def audit_app(
         try:
             with watch_bars() as watch:
                 judged = audit(order, app, watch)
+            note_folder(RunFolder(out))
             steps.show_findings(order.out, judged.findings, judged.page, gates, output, judged.unmade)
         finally:
             _say_private(order)

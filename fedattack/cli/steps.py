@@ -236,12 +236,21 @@ def trust_asked(asked: Sequence["Asked"]) -> set[str]:
 
 
 def trust_knowledge(folder: "RunFolder | None", trust: bool) -> set[str]:
-    """Trust what the knowledge in a run folder asks for, if that is wanted; nothing without a folder."""
-    from fedattack.runs.asked import asked_of_knowledge
+    """Trust what the knowledge in a run folder asks for, if that is wanted; nothing without a folder.
 
-    if folder is None or not trust:
+    The code of an app that this machine audited into the folder is trusted anyway, while all is as it was.
+    """
+    from fedattack.runs.asked import asked_of_knowledge
+    from fedattack.runs.code import list_own_code
+
+    if folder is None:
         return set()
-    return trust_asked(asked_of_knowledge(folder))
+    if trust:
+        return trust_asked(asked_of_knowledge(folder))
+    own = list_own_code(folder)
+    for item in own:
+        say("note", f"{item.describe()}, as in the audit that made this folder")
+    return {item.follow() for item in own}
 
 
 def write_resume_command(out: Path, *, trust: bool) -> str:

@@ -18,6 +18,7 @@ from fedattack.cli.steps import (
     read_conditions,
     read_options,
     trust_asked,
+    trust_knowledge,
 )
 
 if TYPE_CHECKING:
@@ -73,7 +74,7 @@ def what_if(
     from fedattack.grids.whatif.alteration import NOTHING, read_alterations
     from fedattack.grids.whatif.asked import check_room, check_run, list_siblings, options_of_run
     from fedattack.record.folder import RunFolder
-    from fedattack.runs.asked import asked_of_knowledge, asked_of_study
+    from fedattack.runs.asked import asked_of_study
     from fedattack.runs.checks import check_attacks, check_conditions, check_device, options_among
 
     request = Request(
@@ -96,10 +97,10 @@ def what_if(
     check_attacks(possible, given)
     check_conditions(conditions, possible, isolating=True)
     check_room(parts, out, cells, keep_records=request.keep_records)
-    trusted = set()
+    opened = RunFolder(folder)
+    trusted = trust_knowledge(opened, trust)
     if trust:
-        opened = RunFolder(folder)
-        trusted = trust_asked([*asked_of_knowledge(opened), *asked_of_study(opened)])
+        trusted |= trust_asked(asked_of_study(opened))
     wanted = {**options_of_run(folder, possible), **given}
 
     def choose(chosen: Sequence[str]) -> "list[Attack]":
