@@ -59,7 +59,8 @@ class BeginCommand(AuditCommand):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Read the command line; without one, show three ways to begin and end as bad input does."""
-        if not args:
+        # A shell that completes a word parses what stands before it.
+        if not args and not ctx.resilient_parsing:
             err_console.print(escape(_WAYS), soft_wrap=True, highlight=False)
             ctx.exit(BAD_INPUT)
         return super().parse_args(ctx, args)
