@@ -5,6 +5,7 @@ from typing import Annotated
 import typer
 
 from fedattack.cli.options import (
+    OF_APP,
     ActiveServer,
     AsJson,
     Changes,
@@ -51,12 +52,20 @@ def audit(
     on: On = "simulation",
     device: Device = "auto",
     supernodes: Annotated[
-        int | None, typer.Option(help="Clients of an app; by default as many as it says, or 10.", min=2)
+        int | None,
+        typer.Option(
+            help="Number of clients; by default what the app or Flower's configuration says, or 10.",
+            min=2,
+            rich_help_panel=OF_APP,
+        ),
     ] = None,
     model: Annotated[
-        str | None, typer.Option(help="The app's model, where it cannot be seen: module:function.")
+        str | None,
+        typer.Option(help="The app's model, if it cannot be found: module:function.", rich_help_panel=OF_APP),
     ] = None,
-    loss: Annotated[str | None, typer.Option(help="The app's loss, where it cannot be seen.")] = None,
+    loss: Annotated[
+        str | None, typer.Option(help="The app's loss, if it cannot be found.", rich_help_panel=OF_APP)
+    ] = None,
     sensitive: Sensitive = None,
     holds: Holds = None,
     groups: Groups = None,
@@ -69,11 +78,11 @@ def audit(
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
-    """Run a preset, or a Flower app of your own as it is; attack what its server saw; and report.
+    """Run a preset, or your own Flower app unchanged; attack what its server saw; write a report.
 
-    An app is not edited: a copy is run, in which clients are watched while they train. It is your own code that is run
-    and imported. Behind -- goes the whole command that runs it. An app's audit that was stopped goes on when the same
-    command is given again; a preset's goes on by `fedattack resume`.
+    fedattack runs a copy of your app, and watches clients while they train. This runs and imports your code. After --
+    you give the whole command that runs the app. If an audit of an app was stopped, give the same command again to
+    continue. For a preset, use `fedattack resume`.
 
     Examples: `fedattack audit quickstart --out runs/first`;
     `fedattack audit sia-fedavg --out runs/mnist --set dataset=mnist --set alpha=0.1 --fail-if "sia.asr > 0.3"`;

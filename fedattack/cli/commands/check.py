@@ -28,7 +28,7 @@ def check(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Is this record whole? Reads every byte, says who signed it and what the folder asks for; exits with 2 if not.
+    """Check that a record is whole, who signed it, and what the folder asks to import; exit with 2 if it is not whole.
 
     Examples: `fedattack check runs/first`; `fedattack check audit --signer recorder.pem.pub`
     """

@@ -32,9 +32,10 @@ def report(
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
-    """Judge the scores against the truth; write findings.json, report.html, and tables as CSV files in DIR/tables.
+    """Judge what attacks found against the truth; write report.html, findings.json, and CSV files in DIR/tables.
 
-    A model of one's own is imported only with --trust, also one that `attack --model` was given.
+    Code that the folder names is imported only with --trust, unless it is that of an app which this machine audited
+    into the folder, and nothing has changed since.
 
     Examples: `fedattack report runs/first --fail-if "sia.asr > 0.3"`; `fedattack report runs/first --pdf`;
     `fedattack report runs/first --by "A. Person" --file "residual-risk=low" --file next-test=2027-05`

@@ -49,10 +49,10 @@ def resume(
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
-    """Go on with a run that was stopped, then attack and report as audit does.
+    """Continue a run that was stopped, then attack and report as audit does.
 
-    Each seed goes on after its last whole round, with the settings it was started with and on what it ran on. Attacks
-    that have their scores are not made again, unless there is an --option or --memory; a finished run is left as it is.
+    Each seed continues after its last whole round, with the settings and the runtime it was started with. Attacks that
+    have scores are not repeated, unless you give --option or --memory. A finished run stays as it is.
 
     Example: `fedattack resume runs/first`
     """

@@ -31,7 +31,7 @@ def what_if(
     folder: Annotated[Path, typer.Argument(help="A run folder that was attacked, with its truth.", metavar="RUN")],
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder of the comparison, to be made.", metavar="DIR")],
     secagg: Annotated[
-        bool, typer.Option("--secagg", help="As if secure aggregation had been on: the server sees sums alone.")
+        bool, typer.Option("--secagg", help="As if secure aggregation had been on: the server sees only sums.")
     ] = False,
     noise: Annotated[
         list[str] | None,
@@ -45,7 +45,7 @@ def what_if(
         list[str] | None,
         typer.Option(
             "--keep",
-            help="As if of each update this share of entries had been kept, the largest ones, and the others set to 0; "
+            help="As if each update had kept this share of its entries, the largest ones, and had the others set to 0; "
             "repeatable.",
             metavar="SHARE",
         ),
@@ -62,11 +62,11 @@ def what_if(
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
-    """Make the attacks of a finished run again as if its clients had been defended, beside the run as it was.
+    """Repeat the attacks of a finished run as if its clients had been defended, and compare.
 
-    Nothing is trained, and nothing in RUN is changed. Copies of its record are altered, attacked and judged. Writes
-    DIR/what-if.html, .md and .json, and a report of each copy. The page says what this cannot tell. `tradeoff` trains
-    anew. --fail-if is about the altered copies.
+    Nothing is trained, and nothing in RUN changes. fedattack alters copies of the record, attacks them and judges. It
+    writes DIR/what-if.html, .md and .json, and a report of each copy. The page says what this cannot tell. `tradeoff`
+    trains anew. --fail-if applies to the altered copies.
 
     Example: `fedattack what-if runs/first --secagg --noise 0.01 --noise 0.1 --keep 0.1 --out runs/what-if`
     """
