@@ -8,8 +8,9 @@ Who may be fooled, and what is done about it:
 
 - *A folder that somebody hands over*, also a copy of one of our own. The note goes by the folder's resolved path.
   Another path has no note. Where a stranger's folder takes the place of ours, its record or knowledge has another hash.
-- *A folder that was in other hands meanwhile.* The hash covers manifest, index and knowledge of each seed. These seal
-  the rounds. Whoever changes one of them is asked about as a stranger.
+- *A folder that was in other hands meanwhile.* The hash covers manifest, index and knowledge of each seed: which rounds
+  these are, and all that names code. If one of them changed, the folder is a stranger's. Arrays, scores and truth are
+  data, whoever wrote them.
 - *A note that a folder brings along.* Nothing in the folder is read to find out whether it is trusted. A note that is a
   link, belongs to somebody else or that others can open does not count.
 - *An app that changed.* The hash of its code is computed anew. Nothing else but what was noted is imported, and that
@@ -118,7 +119,7 @@ def _comes_from(origin: str, hashed: Collection[Path]) -> bool:
 
 
 def _hash_folder(folder: RunFolder) -> str:
-    """Return the SHA-256 of what a folder's records are, and of what its attacker knows; these seal all else."""
+    """Return the SHA-256 of which rounds a folder holds, and of what its attacker knows, which names the code."""
     digest = hashlib.sha256()
     for part in folder.parts_there:
         for file in (part.record / MANIFEST, part.record / INDEX, part.knowledge / KNOWLEDGE):
