@@ -24,8 +24,8 @@ from fedattack.report.words import (
     write_spread,
 )
 
-# An option with what it takes, as reasons name it that say what it would take to ask.
-_OPTION = re.compile(r"--[a-z-]+ [A-Z]+")
+# A command, or an option with what it takes, as reasons name it that say what it would take to ask.
+_ASKING = re.compile(r"`fedattack [^`]+`|--[a-z-]+ [A-Z]+")
 
 # Wider than any table of findings.
 _WIDE = 1000
@@ -192,19 +192,19 @@ def _write_next(answers: Sequence[Answer]) -> list[Text]:
 
 
 def _write_untried(run: Mapping[str, Any], *, everything: bool) -> list[Text]:
-    """Write which questions were not asked: by the option that asks them, or below the reason that they share.
+    """Write which questions were not asked: by the command or option that asks them, or by the reason that they share.
 
     Failed ones are told of elsewhere. A reason of one question alone is left to the page, if not `everything` is asked
     for.
     """
-    by_option: dict[str, list[str]] = {}
+    by_command: dict[str, list[str]] = {}
     by_reason: dict[str, list[str]] = {}
     for entry in run.get("untried", ()):
         if "failed" in entry:
             continue
-        option = _OPTION.search(entry["why"])
-        if option is not None and not everything:
-            by_option.setdefault(f"{option[0]} asks", []).append(entry["question"])
+        asking = _ASKING.search(entry["why"])
+        if asking is not None and not everything:
+            by_command.setdefault(f"{asking[0].strip('`')} asks", []).append(entry["question"])
         else:
             by_reason.setdefault(end_sentence(entry["why"])[:-1], []).append(entry["question"])
     if not everything:
@@ -213,7 +213,7 @@ def _write_untried(run: Mapping[str, Any], *, everything: bool) -> list[Text]:
         if alone:
             by_reason["Each for its own reason, which the page says"] = alone
     lines = []
-    for why, questions in (by_option | by_reason).items():
+    for why, questions in (by_command | by_reason).items():
         lines.append(Text.assemble(f"- {printable(why)}: ", (" ".join(map(printable, questions)), "dim")))
     if lines:
         lines.insert(0, Text("Not asked", style="bold"))

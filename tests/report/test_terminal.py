@@ -85,6 +85,7 @@ UNTRIED = [
     {"question": "Who?", "why": "the attacker does not know; it would take --sensitive NUMBER, a column of the input"},
     {"question": "Which?", "why": GRADIENTS},
     {"question": "What?", "why": "it needs trees"},
+    {"question": "Where?", "why": "`fedattack attack labels DIR` asks it of this record"},
     {"question": "How many?", "why": GRADIENTS},
     {"question": "Why?", "why": "it broke", "failed": True},
 ]
@@ -100,6 +101,7 @@ def test_an_audit_fits_one_screen_with_questions_first_and_what_was_not_asked_la
     assert places == sorted(places)
     untried = " ".join(lines[places[-1] :])
     assert "--sensitive NUMBER asks: Who?" in untried
+    assert "fedattack attack labels DIR asks: Where?" in untried
     assert f"I{GRADIENTS[1:]}: Which? How many?" in untried
     assert "Each for its own reason, which the page says: What?" in untried
     assert "Why?" not in untried
