@@ -105,9 +105,10 @@ def render_summary(findings: Sequence[Finding], run: Mapping[str, Any], *, every
     answers = answers_of(findings, run, {})
     glances = overview_of(answers, run)
     # Text, never markup: names that came from clients may hold brackets.
-    blocks = [[Text(printable(run["title"]), style="bold"), Text(printable(summary_of(glances, run)))]]
+    heading = [Text(printable(run["title"]), style="bold"), Text(printable(summary_of(glances, run)))]
     if "unanswered" in run:
-        blocks[0].append(Text(printable(end_sentence(run["unanswered"]))))
+        heading.append(Text(printable(end_sentence(run["unanswered"]))))
+    blocks: list[Sequence[Text | _Fitting]] = [heading]
     blocks.append([_write_answer(glance) for glance in glances if glance.said != NONE_KNOWN])
     blocks.append(_write_findings(findings, everything=everything))
     if everything:

@@ -124,8 +124,8 @@ def _hash_folder(folder: RunFolder) -> str:
     for part in folder.parts_there:
         for file in (part.record / MANIFEST, part.record / INDEX, part.knowledge / KNOWLEDGE):
             with open_regular(file) as opened:
-                content = hashlib.file_digest(opened, "sha256").hexdigest()
-            digest.update(f"{file.relative_to(folder.path)} {content}\n".encode())
+                content = opened.read()
+            digest.update(f"{file.relative_to(folder.path)} {len(content)}\n".encode() + content)
     return digest.hexdigest()
 
 
