@@ -82,6 +82,9 @@ def test_help_names_every_command_with_an_example(call):
         assert code == 0
         assert "Example" in text or command == "list"
     assert "Name of a preset" in call("audit", "--help")[1]
+    panels = ["Audit", "Your deployment", "Claims", "Compare and export", "Research"]
+    places = [out.index(f" {panel} ─") for panel in panels]
+    assert places == sorted(places)
 
 
 def test_list_is_complete(call):
