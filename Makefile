@@ -40,15 +40,8 @@ lint: $(DEV)
 	$(VENV)/bin/ruff check
 	$(VENV)/bin/mypy
 
-benchmark: $(DEV) ## Time and size of recording, speed of attacks; prints ratios (minutes).
-	$(VENV)/bin/python -m tests.benchmarks.recording
-	$(VENV)/bin/python -m tests.benchmarks.reading
-	$(VENV)/bin/python -m tests.benchmarks.witness_cost --runs 3
-	$(VENV)/bin/python -m tests.benchmarks.membership
-	$(VENV)/bin/python -m tests.benchmarks.prolin
-	$(VENV)/bin/python -m tests.benchmarks.plain_loops
-	$(VENV)/bin/python -m tests.benchmarks.gradient_matching
-	$(VENV)/bin/python -m tests.benchmarks.scale --seconds 120
+benchmark: $(DEV) ## Print what attacks, witnesses and observers cost beside the plain way, as one table (under ten minutes).
+	$(VENV)/bin/python -m tests.benchmarks.table
 
 calibration: $(DEV) ## How often reports cry wolf, see what is there, and state intervals that hold (hours); CI runs a short version.
 	$(VENV)/bin/python -m tests.benchmarks.calibration

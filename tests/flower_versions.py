@@ -39,10 +39,6 @@ HOST = "127.0.0.1"
 VERSIONS = ("1.23.0", "1.26.1", "1.29.0", "1.32.1", "1.35.0", "1.38.0", "1.41.0", "1.42.0")
 """The oldest that works, the newest, and some between."""
 
-# Beside the packages of which version one is tried whose own pip could not find: 1.42.0 asks for a newer certifi than
-# there was in November 2026.
-BESIDE = {"1.42.0": "1.41.0"}
-
 # The oldest Flower is tried beside the oldest NumPy that it takes.
 OLD_NUMPY = "numpy<2"
 
@@ -131,13 +127,12 @@ def make_environment(folder: Path, version: str, wheel: Path, row: Row) -> Envir
     run([sys.executable, "-m", "venv", folder])
     environment = Environment(folder)
     empty = environment.size()
-    wanted = [f"flwr=={BESIDE.get(version, version)}", *([OLD_NUMPY] if version == VERSIONS[0] else [])]
+    wanted = [f"flwr=={version}", *([OLD_NUMPY] if version == VERSIONS[0] else [])]
     environment.install(*wanted)
     row.flower_mb = environment.size() - empty
     environment.install(*wanted, str(wheel))
     row.beyond_mb = environment.size() - empty - row.flower_mb
     environment.install(*wanted, "pytest")
-    environment.install("--no-deps", f"flwr=={version}")
     return environment
 
 

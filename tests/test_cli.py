@@ -1,5 +1,6 @@
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -35,7 +36,7 @@ from fedattack.learning import MODELS
 from fedattack.record import Exchange, Record, RecordWriter, Reply
 from fedattack.record.folder import find_parts, write_study
 from fedattack.runs.checks import attack_names, findings_of
-from fedattack.runs.presets import load_preset, resolve_settings
+from fedattack.runs.presets import TIMES, load_preset, preset_names, resolve_settings
 from fedattack.runs.settings import load_settings
 from simulations.frameworks import FRAMEWORKS
 from tests.attacks.test_thinned import rewritten, without
@@ -81,6 +82,9 @@ def test_help_names_every_command_with_an_example(call):
         assert code == 0
         assert "Example" in text or command == "list"
     assert "Name of a preset" in call("audit", "--help")[1]
+    panels = ["Audit", "Your deployment", "Claims", "Compare and export", "Research"]
+    places = [out.index(f" {panel} ─") for panel in panels]
+    assert places == sorted(places)
 
 
 def test_list_is_complete(call):
@@ -94,9 +98,46 @@ def test_list_is_complete(call):
     assert {"digits", "mnist", "synthetic", "diabetes", "location30"} <= set(value["datasets"])
     assert {"alpha", "clients", "rounds", "local-epochs", "dataset"} <= set(value["settings"])
     assert "truth" not in value["settings"]
-    listed = " ".join(call("list")[1].split())
-    assert "quickstart" in listed
-    assert "audiomnist" in listed
+    for preset in value["presets"].values():
+        assert preset["takes"] in TIMES
+        assert preset["data"].endswith((", bundled", ", download"))
+
+
+@pytest.mark.parametrize(
+    ("topic", "keys", "words"),
+    [
+        ("presets", {"presets", "presets_left_out", "reproductions", "left_out"}, ("quickstart", "sia-table3")),
+        ("attacks", {"threats", "attacks", "left_out"}, ("membership-canary", "shadows")),
+        ("data", {"datasets", "left_out"}, ("audiomnist", "by hand", "PATH.npz")),
+        ("settings", {"settings", "left_out"}, ("local-epochs",)),
+    ],
+)
+def test_list_has_a_topic(call, topic, keys, words):
+    code, out, _ = call("list", topic)
+    assert code == 0
+    for word in words:
+        assert word in out
+    whole = json.loads(call("list", "--json")[1])
+    assert json.loads(call("list", topic, "--json")[1]) == {key: whole[key] for key in keys}
+
+
+def test_list_groups_presets_by_their_question(call):
+    code, out, _ = call("list")
+    assert code == 0
+    for preset in map(load_preset, preset_names()):
+        question = next(threat.question for threat in THREATS.values() if preset.attacks[0] in threat.attacks)
+        (below,) = re.finditer(rf"^ ?{preset.name} ", out, re.MULTILINE)
+        heading = out.rindex("?\n", 0, below.start())
+        assert out[:heading].endswith(question[:-1])
+    assert "fedattack list attacks" in out
+
+
+def test_audit_without_an_argument_shows_three_ways_to_begin(call):
+    code, out, err = call("audit")
+    assert code == 2
+    assert out == ""
+    ways = [line.strip() for line in err.splitlines() if line.strip().startswith("fedattack audit ")]
+    assert [line.split()[2] for line in ways] == ["quickstart", "path/to/app", "--out"]
 
 
 @pytest.mark.slow
@@ -276,10 +317,10 @@ QUICK = ("audit", "quickstart", "-o", "out")
 
 BAD = [
     ((*QUICK, "--fail-if", "sia.asr => 1"), "--fail-if"),
-    (("audit", "whatever", "--out", "out"), "unknown preset 'whatever': `fedattack list` shows all"),
+    (("audit", "whatever", "--out", "out"), "unknown preset 'whatever': `fedattack list presets` shows all"),
     (
         ("audit", "quikstart", "-o", "out"),
-        "unknown preset 'quikstart': did you mean quickstart? `fedattack list` shows",
+        "unknown preset 'quikstart': did you mean quickstart? `fedattack list presets` shows",
     ),
     ((*QUICK, "--set", "round=3"), "unknown key 'round': did you mean rounds?"),
     (("attack", "membreship", "out"), "unknown attack 'membreship': did you mean membership?"),

@@ -225,6 +225,8 @@ DOCUMENTS = (
 
 OF_CONTAINERS = (
     "docker build --file docker/Dockerfile --tag fedattack .",
+    'docker run --rm --user "$(id -u):$(id -g)" --volume "$PWD:/docker" --workdir /docker fedattack '
+    "python prepare.py --clients 4",
     "cd docker",
     "docker compose run --rm audit",
     "docker compose down",

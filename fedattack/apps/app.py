@@ -158,7 +158,7 @@ def _read_changes(known: Mapping[str, Any], changes: Sequence[str], folder: Path
         if key not in known:
             there = "it has none"
             if known:
-                there = instead(key, sorted(known), listed=False)
+                there = instead(key, sorted(known))
             raise ConfigError(f"--set {change}: {folder.name} has no {key!r} in its run config: {there}")
         changed[key] = _value(known[key], text, change)
     return changed

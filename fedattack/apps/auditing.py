@@ -81,7 +81,6 @@ _Line = Annotated[str, StringConstraints(max_length=10_000)]
 class _PosedEntry(TypedDict):
     few: list[_Line]
     notes: list[_Line]
-    assumed: list[_Line]
     reasons: dict[_Line, _Line]
 
 
@@ -240,7 +239,7 @@ def pose_run(
     posed = pose(part, holding, asked, notes=notes, app=app, watch=watch)
     note_code(part.folder, list_code([posed.knowledge.model]))
     # Written last: only then is the part posed.
-    entry = {"few": posed.few, "notes": posed.notes, "assumed": posed.assumed, "reasons": dict(posed.reasons)}
+    entry = {"few": posed.few, "notes": posed.notes, "reasons": dict(posed.reasons)}
     write_sealed(noted, entry)
     return posed
 
@@ -252,7 +251,7 @@ def _read_posed(part: Part, trusted: Collection[str]) -> Posed:
     for asked in known.asks():
         # A model that the folder names now, and that no witness on this machine named, is not imported.
         raise asked.refuse()
-    return Posed(known, tuple(entry["few"]), tuple(entry["notes"]), tuple(entry["assumed"]), entry["reasons"])
+    return Posed(known, tuple(entry["few"]), tuple(entry["notes"]), entry["reasons"])
 
 
 def attack(

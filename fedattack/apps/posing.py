@@ -50,8 +50,8 @@ class Posed:
     ----------
     few
         Nodes of the clients of :data:`FEW` examples or fewer whose examples the truth holds.
-    notes, assumed
-        What a reader of the report must know, and of that, how much this attacker has.
+    notes
+        What a reader of the report must know.
     reasons
         By an attack, or by what it needs to know, why it cannot be asked of this run, or is not made.
     """
@@ -59,7 +59,6 @@ class Posed:
     knowledge: Knowledge
     few: tuple[str, ...]
     notes: tuple[str, ...]
-    assumed: tuple[str, ...] = ()
     reasons: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -133,8 +132,7 @@ def pose(
     further = pose_further(asked, Scene(holding, clients, counts, knowledge.auxiliary, origins, _SEED))
     knowledge = replace(knowledge, record=record.origin, **further.known)
     write_knowledge(part.knowledge, knowledge)
-    assumed = (*_list_assumptions(knowledge, asked), *further.notes)
-    notes += [*assumed, *_note_nobodys(holding, chosen, evaluation)]
+    notes += [*_list_assumptions(knowledge, asked), *further.notes, *_note_nobodys(holding, chosen, evaluation)]
     # Judges of reconstructions need all examples of a client, and few.
     records, few = _find_few(holding)
     classes_named = ["all"]
@@ -178,7 +176,7 @@ def pose(
     for threat, failure in unanswered.items():
         why = f"what is true of it cannot be found out: {failure.why}"
         reasons |= dict.fromkeys(THREATS[threat].judged, why)
-    return Posed(knowledge, few, tuple(notes), assumed, reasons)
+    return Posed(knowledge, few, tuple(notes), reasons)
 
 
 def _read_arrays(record: Record, holding: Holding, asked: Questions) -> Reading:

@@ -185,7 +185,7 @@ def parse_fail_if(text: str, *, of_claim: bool = False) -> Condition:
         _check_verdict(text, name, comparison, than)
         return Condition(text, name, part, comparison, than)
     if part not in _PARTS:
-        words = instead(part, ("low", "high", _VERDICT), listed=False)
+        words = instead(part, ("low", "high", _VERDICT))
         raise ConfigError(f"--fail-if {text!r}: unknown part {part!r} of a finding: {words}")
     try:
         threshold = float(than)
@@ -203,5 +203,5 @@ def _check_verdict(text: str, name: str, comparison: str, than: str) -> None:
     if name.startswith(f"{_CLAIM}."):
         known = CLAIM_VERDICTS
     if comparison not in _SAME or than not in known:
-        words = instead(than, known, listed=False)
+        words = instead(than, known)
         raise ConfigError(f"--fail-if {text!r}: a verdict is compared by == or != with a verdict; {words}")

@@ -75,15 +75,16 @@ def in_command(path: Path | str) -> str:
     return shlex.quote(text)
 
 
-def instead(word: str, known: Collection[str], *, listed: bool = True) -> str:
+def instead(word: str, known: Collection[str], *, listed: str = "") -> str:
     """Say what may stand in the place of ``word``: the known one that is spelt much like it, or those that there are.
 
-    ``listed``: whether ``fedattack list`` shows them, which then takes the place of a long list.
+    ``listed``: under which word ``fedattack list`` shows them, which then takes the place of a long list; empty if it
+    does not.
     """
     near = get_close_matches(word.lower(), known, n=1)
     hint = f"did you mean {near[0]}?" if near else ""
     if listed and (near or len(known) > _FEW):
-        return f"{hint} `fedattack list` shows all".lstrip()
+        return f"{hint} `fedattack list {listed}` shows all".lstrip()
     if near and len(known) > _FEW:
         return hint
     return f"{hint} expected one of {', '.join(known)}".lstrip()

@@ -61,7 +61,7 @@ class Words:
             # A word with a colon may be an import path, where ":" is among the values.
             is_import = ":" in self.values and ":" in word
             if word not in self.values and not word.startswith(begins) and not is_import:
-                raise ConfigError(f"{short(word, 60)!r}: {instead(word, self.values, listed=False)}")
+                raise ConfigError(f"{short(word, 60)!r}: {instead(word, self.values)}")
 
 
 def setting(
@@ -209,7 +209,8 @@ class SettingsModel(BaseModel):
         known = _settings_of(cls)
         for key in run_config:
             if key not in known:
-                raise ConfigError(f"unknown setting {short(key, 60)!r}: {instead(key, known)}")
+                words = instead(key, known, listed="settings")
+                raise ConfigError(f"unknown setting {short(key, 60)!r}: {words}")
         return cls(**{key: known[key].check(value) for key, value in run_config.items()})
 
     def replace(self, **changes: Any) -> Self:

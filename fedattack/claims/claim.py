@@ -321,7 +321,7 @@ def _describe_fault(cause: ValidationError) -> str:
     if first["type"] == "extra_forbidden":
         key = str(first["loc"][0])
         known = list(map(_write_key, Claim.model_fields))
-        return f"{short(key, 40)} is not a key of a claim: {instead(key, known, listed=False)}"
+        return f"{short(key, 40)} is not a key of a claim: {instead(key, known)}"
     return fault(cause)
 
 

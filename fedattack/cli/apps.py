@@ -11,7 +11,7 @@ from fedattack.cli.console import log_warnings, say, say_progress, watch_bars
 
 if TYPE_CHECKING:
     from fedattack.apps.app import App
-    from fedattack.apps.auditing import Judged, Order
+    from fedattack.apps.auditing import Order
     from fedattack.attacks import Attack
 
 
@@ -55,7 +55,9 @@ class AppWords:
         ):
             # None and an empty list stand for options that were not given.
             if value is not None and value != []:
-                raise ConfigError(f"{name} is about an app of your own; a preset has --set, see `fedattack list`")
+                raise ConfigError(
+                    f"{name} is about an app of your own; a preset has --set, see `fedattack list settings`"
+                )
         if self.server is not None:
             raise ConfigError(f"--server is about an app of your own; of a preset say --set server={self.server}")
 
@@ -83,11 +85,15 @@ def app_of_words(words: Sequence[str], choices: AppWords) -> "App | None":
     return app
 
 
-def audit_app(app: "App", choices: AppWords, out: Path, device: str, gates: "steps.Gates", as_json: bool) -> None:
+def audit_app(
+    app: "App", choices: AppWords, out: Path, device: str, gates: "steps.Gates", output: "steps.Output"
+) -> None:
     """Run an app under witnesses, make all attacks that apply, judge, and say what did not apply."""
     from fedattack.apps import superlink
     from fedattack.apps.auditing import audit, check_named, importable
     from fedattack.apps.running import find_stopped
+    from fedattack.record.folder import RunFolder
+    from fedattack.runs.code import note_folder
     from fedattack.runs.runtimes import SUPERLINK
 
     # Words are checked before a run, which takes minutes.
@@ -114,7 +120,8 @@ def audit_app(app: "App", choices: AppWords, out: Path, device: str, gates: "ste
         try:
             with watch_bars() as watch:
                 judged = audit(order, app, watch)
-            _show(order, judged, gates, as_json)
+            note_folder(RunFolder(out))
+            steps.show_findings(order.out, judged.findings, judged.page, gates, output, judged.unmade)
         finally:
             _say_private(order)
 
@@ -145,7 +152,7 @@ def gather_run(
     fail_if: list[str] | None,
     *,
     trust: bool,
-    as_json: bool,
+    output: "steps.Output",
 ) -> None:
     """Put a record and witnesses from several machines together, make all attacks that apply, and judge."""
     from fedattack.apps.app import app_of
@@ -170,7 +177,7 @@ def gather_run(
             steps.trust_asked(asked_of_knowledge(RunFolder(out)))
         with watch_bars() as watch:
             judged = audit_gathered(order, posed, watch)
-    _show(order, judged, gates, as_json)
+    steps.show_findings(order.out, judged.findings, judged.page, gates, output, judged.unmade)
 
 
 def _order(choices: AppWords, out: Path, command: str, device: str, gates: "steps.Gates") -> "Order":
@@ -197,13 +204,6 @@ def _order(choices: AppWords, out: Path, command: str, device: str, gates: "step
     return Order(out, asked, options, make, device, choices.seeds, choices.on, command)
 
 
-def _show(order: "Order", judged: "Judged", gates: "steps.Gates", as_json: bool) -> None:
-    try:
-        steps.show_findings(order.out, judged.findings, judged.page, gates, as_json, judged.unmade)
-    finally:
-        _say_beside(order.out, judged.posed[0].assumed)
-
-
 def _say_private(order: "Order") -> None:
     """Hand over what was seen of differentially private training to `fedattack claim`."""
     from fedattack.apps.private import count_rounds, write_claim
@@ -221,22 +221,3 @@ def _say_private(order: "Order") -> None:
             f"clients train with differential privacy: write the epsilon and delta that are claimed into {path}, then "
             f"call `fedattack claim {in_command(order.out)} --claim {in_command(path)}`"
         )
-
-
-def _say_beside(out: Path, assumed: Sequence[str]) -> None:
-    """Say what the attacker is assumed to know, and what was not asked and why, as the page does."""
-    from fedattack.report import read_run
-
-    # A run that could not be judged left no facts.
-    if not (out / "run.json").exists():
-        return
-    run = read_run(out)
-    for known in run["threat_model"]["knows"]:
-        say_progress(f"assumed to be known: {known}")
-    for line in assumed:
-        say_progress(f"note: {line}")
-    for entry in run["untried"]:
-        if "failed" in entry:
-            # Failed ones stand among what is left out.
-            continue
-        say_progress(f"not asked: {entry['question']} {entry['why']}")

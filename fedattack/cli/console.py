@@ -181,7 +181,9 @@ def show_page(what: str, page: Path) -> None:
     out_console.print(Text.assemble(f"{what}: ", (link, f"bold link {link}")), soft_wrap=True)
 
 
-def show_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], names: int = 1) -> None:
+def show_table(
+    title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], names: int = 1, *, header: bool = True
+) -> None:
     """Show a table of texts, the first ``names`` columns of which are names and never broken.
 
     Where the terminal is too narrow for that, what belongs to a name stands below it.
@@ -199,7 +201,7 @@ def show_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]
                     line = text if column == "what" else f"{column}: {text}"
                     out_console.print(Padding(Text(line), (0, 0, 0, 4)))
     else:
-        table = Table(show_edge=False)
+        table = Table(show_edge=False, show_header=header)
         for number, column in enumerate(columns):
             # fold breaks long words, which would be cut off otherwise.
             table.add_column(column, no_wrap=number < names, overflow="fold")

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedattack.base.errors import ConfigError, instead
-from fedattack.runs.settings import open_settings
 
 if TYPE_CHECKING:
     from fedattack.attacks import Knowledge, ModelKnowledge
@@ -58,8 +57,10 @@ class Declared:
         ConfigError
             If a word is unknown, or a file is not there.
         """
+        from fedattack.runs.settings import open_settings
+
         if self.prior is not None and self.prior not in PRIORS:
-            raise ConfigError(f"--prior {self.prior}: {instead(self.prior, PRIORS, listed=False)}")
+            raise ConfigError(f"--prior {self.prior}: {instead(self.prior, PRIORS)}")
         if self.training is not None:
             _read_training(self.training)
         settings = open_settings()

@@ -2,10 +2,12 @@
 
 import io
 import sys
+from collections.abc import Callable
 from typing import Annotated, Any
 
 import click
 import typer
+from rich.markup import escape
 from typer.core import TyperCommand, TyperGroup
 
 from fedattack.base.errors import ConfigError, FedAttackError, RunError, short
@@ -52,6 +54,18 @@ class AuditCommand(TyperCommand):
         return super().invoke(ctx)
 
 
+class BeginCommand(AuditCommand):
+    """`fedattack audit`, which shows how to begin where nothing is given."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Read the command line; without one, show three ways to begin and end as bad input does."""
+        # A shell that completes a word parses what stands before it.
+        if not args and not ctx.resilient_parsing:
+            err_console.print(escape(_WAYS), soft_wrap=True, highlight=False)
+            ctx.exit(BAD_INPUT)
+        return super().parse_args(ctx, args)
+
+
 class Commands(TyperGroup):
     """All commands."""
 
@@ -61,12 +75,23 @@ class Commands(TyperGroup):
         self.suggest_commands = False
 
 
+_WAYS = """What do you want to audit? Three ways to begin:
+
+  fedattack audit quickstart --out runs/first
+      an example that comes with fedattack; it takes minutes
+  fedattack audit path/to/app --out runs/mine
+      your own Flower app: the folder with its pyproject.toml
+  fedattack audit --out runs/mine -- flwr run path/to/app --stream
+      the command that runs your app
+
+`fedattack list` shows more examples, and `fedattack audit --help` all options."""
+
 app = typer.Typer(
     name="fedattack",
     cls=Commands,
     help="Measure what a Flower federated-learning deployment leaks to its server.",
-    epilog="Examples: `fedattack audit quickstart --out runs/first`, then open runs/first/report.html; "
-    "`fedattack list` shows presets, attacks and settings.",
+    epilog="Begin with `fedattack audit quickstart --out runs/first`, then open runs/first/report.html. "
+    "`fedattack COMMAND --help` explains a command.",
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"]},
     rich_markup_mode="markdown",
@@ -74,19 +99,28 @@ app = typer.Typer(
 )
 
 
+_PANELS: dict[str, tuple[Callable[..., None], ...]] = {
+    "Audit": (audit, report, check, list_all),
+    "Your deployment": (observe, gather, resume, keygen),
+    "Claims": (claim,),
+    "Compare and export": (compare, export, what_if, tradeoff),
+    "Research": (reproduce, simulate, attack, project, shrink, download),
+}
+"""The commands, by the panels of the help."""
+
 _OF_RECORDS = (observe, check, keygen, project, shrink)
 """Commands that a server's own environment has, too, in which nothing is attacked."""
 
-for _command in (
-    *(simulate, attack, report, audit, gather, resume, observe, check, claim, keygen, project, shrink),
-    *(compare, export, reproduce, tradeoff, what_if, list_all, download),
-):
-    # A Python function cannot be called `list` beside the built-in.
-    _name = {"list_all": "list"}.get(_command.__name__)
-    if _command in _OF_RECORDS:
-        app.command(_name)(_command)
-    else:
-        app.command(_name, cls=AuditCommand)(_command)
+for _panel, _commands in _PANELS.items():
+    for _command in _commands:
+        # A Python function cannot be called `list` beside the built-in.
+        _name = {"list_all": "list"}.get(_command.__name__)
+        _kind: type[TyperCommand] = AuditCommand
+        if _command in _OF_RECORDS:
+            _kind = TyperCommand
+        elif _command is audit:
+            _kind = BeginCommand
+        app.command(_name, cls=_kind, rich_help_panel=_panel)(_command)
 
 
 def _version(value: bool) -> None:

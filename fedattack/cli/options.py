@@ -52,6 +52,13 @@ def complete_setting(incomplete: str) -> list[str]:
     return _beginning([f"{key}={value}" for value in values if value != ":"], incomplete)
 
 
+def complete_topic(incomplete: str) -> list[str]:
+    """List what ``fedattack list`` can be asked for."""
+    from fedattack.cli.listing import TOPICS
+
+    return _beginning(TOPICS, incomplete)
+
+
 def choose_kept(every: int, clients: str) -> "Keep":
     """Read what is to be kept of a run.
 
@@ -75,6 +82,9 @@ def complete_runtime(incomplete: str) -> list[str]:
     return _beginning(RUNTIMES, incomplete)
 
 
+OF_APP = "An app of your own"
+"""Panel of the help with what only an audit of an app takes."""
+
 PresetName = Annotated[
     str,
     typer.Argument(
@@ -95,7 +105,7 @@ PresetOrApp = Annotated[
 AttackName = Annotated[
     str,
     typer.Argument(
-        help="Name of an attack; `fedattack list` shows them.", metavar="NAME", autocompletion=complete_attack
+        help="Name of an attack; `fedattack list attacks` shows them.", metavar="NAME", autocompletion=complete_attack
     ),
 ]
 
@@ -129,31 +139,43 @@ Changes = Annotated[
 Sensitive = Annotated[
     str | None,
     typer.Option(
-        help="Of an app: ask what stands in a column of the model's input, such as 3, or sex=3-4.", metavar="NUMBER"
+        help="Infer a column of the model's input that the server lacks, such as 3, or sex=3-4.",
+        metavar="NUMBER",
+        rich_help_panel=OF_APP,
     ),
 ]
 
 Holds = Annotated[
     int | None,
-    typer.Option("--property", help="Of an app: ask which clients hold examples of a class.", metavar="CLASS"),
+    typer.Option(
+        "--property", help="Infer which clients hold examples of a class.", metavar="CLASS", rich_help_panel=OF_APP
+    ),
 ]
 
 Groups = Annotated[
     Path | None,
-    typer.Option(help="Of an app: ask which group a client is in, as a TOML file says it.", metavar="FILE"),
+    typer.Option(
+        help="Infer which group each client belongs to; a TOML file says who belongs together.",
+        metavar="FILE",
+        rich_help_panel=OF_APP,
+    ),
 ]
 
 Without = Annotated[
     list[str] | None,
-    typer.Option(help="What the attacker of an app does not know: auxiliary, training, limits, shares."),
+    typer.Option(
+        help="What the attacker does not know: auxiliary, training, limits or shares; repeatable.",
+        rich_help_panel=OF_APP,
+    ),
 ]
 
 HoldOut = Annotated[
     float | None,
     typer.Option(
-        help="Of an app: keep clients from training on a share of their examples, such as 0.1, so that membership can "
-        "be asked where nobody evaluates. It changes the run.",
+        help="Keep clients from training on a share of their examples, such as 0.1, so that membership can be tested "
+        "where nobody evaluates. It changes the run.",
         metavar="SHARE",
+        rich_help_panel=OF_APP,
     ),
 ]
 
@@ -190,22 +212,29 @@ ActiveServer = Annotated[
     str | None,
     typer.Option(
         "--server",
-        help="Simulate an app with a server that departs from the protocol in the first round: imprint or fishing.",
+        help="Simulate a server that departs from the protocol in the first round: imprint or fishing.",
         metavar="NAME",
+        rich_help_panel=OF_APP,
     ),
 ]
 
-FirstSeed = Annotated[int | None, typer.Option("--seed", help="First seed; the preset's if not given.", min=0)]
+FirstSeed = Annotated[int | None, typer.Option("--seed", help="First seed; by default the preset's, or 0.", min=0)]
 
-SeedCount = Annotated[int | None, typer.Option("--seeds", help="How many seeds; the preset's if not given.", min=1)]
+SeedCount = Annotated[
+    int | None, typer.Option("--seeds", help="Number of seeds; by default the preset's, or 1.", min=1)
+]
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
+
+Everything = Annotated[
+    bool, typer.Option("--all", help="Show all findings, and what verdicts rest on; without, headlines and leaks.")
+]
 
 FailIf = Annotated[
     list[str] | None,
     typer.Option(
         "--fail-if",
-        help='Exit with 3 if this holds: "sia.asr > 0.3"; "sia.asr.low > 0.3", of the interval\'s lower end; '
+        help='Exit with 3 if the condition holds: "sia.asr > 0.3"; "sia.asr.low > 0.3", of the interval\'s lower end; '
         '"sia.asr.verdict == leak"; or "verdict == leak", of any question. Repeatable.',
     ),
 ]
@@ -214,8 +243,8 @@ Junit = Annotated[
     Path | None,
     typer.Option(
         "--junit",
-        help="Write a JUnit file, too: a test case for each question and each --fail-if, for servers of continuous "
-        "integration.",
+        help="Also write a JUnit file for continuous integration, with a test case for each question and each "
+        "--fail-if.",
         metavar="FILE",
     ),
 ]
@@ -224,38 +253,42 @@ FailIfClaim = Annotated[
     list[str] | None,
     typer.Option(
         "--fail-if",
-        help='Exit with 3 if this holds: "claim.verdict == contradicted"; "claim.verdict != consistent"; '
+        help='Exit with 3 if the condition holds: "claim.verdict == contradicted"; "claim.verdict != consistent"; '
         '"claim.epsilon-configured > 10". Repeatable.',
     ),
 ]
 
 Quiet = Annotated[
     bool,
-    typer.Option("--quiet", "-q", help="Show neither progress nor notes; warnings stay.", callback=set_quiet),
+    typer.Option("--quiet", "-q", help="Show no progress and no notes; warnings stay.", callback=set_quiet),
 ]
 
 On = Annotated[
     str,
     typer.Option(
         "--on",
-        help="What clients and server run on: simulation; processes, which talk over TLS; processes-insecure; "
+        help="Where clients and server run: simulation; processes, which talk over TLS; processes-insecure; "
         "or superlink, the one that FEDATTACK_SUPERLINK names.",
         autocompletion=complete_runtime,
     ),
 ]
 
-Device = Annotated[str, typer.Option("--device", help="Where attacks and an app's clients compute: auto, cpu or cuda.")]
+Device = Annotated[
+    str, typer.Option("--device", help="Where attacks, and the clients of an app, compute: auto, cpu or cuda.")
+]
 
 Options = Annotated[
     list[str] | None,
-    typer.Option("--option", help="How the attack computes, such as shadows=exact; repeatable.", metavar="KEY=VALUE"),
+    typer.Option(
+        "--option", help="Set an option of an attack, such as shadows=exact; repeatable.", metavar="KEY=VALUE"
+    ),
 ]
 
 Memory = Annotated[
     str | None,
     typer.Option(
-        help="What the attack's work may hold in each process, such as 2GiB (the default) or 300MB, beside 0.4 GiB of "
-        "Python and torch; with less it is slower. Short for --option memory=…"
+        help="Memory for an attack in each process, such as 2GiB (the default) or 300MB, on top of 0.4 GiB for Python "
+        "and torch; with less it is slower. Short for --option memory=…"
     ),
 ]
 
@@ -263,8 +296,8 @@ Cluster = Annotated[
     str,
     typer.Option(
         "--cluster",
-        help="A Ray cluster whose machines share the work: HOST:PORT, ray://HOST:PORT or auto. What does not gain by "
-        "it runs here.",
+        help="Share the work with the machines of a Ray cluster: HOST:PORT, ray://HOST:PORT or auto. Work that does "
+        "not gain from it runs here.",
         metavar="ADDRESS|auto",
         envvar="FEDATTACK_CLUSTER",
         callback=choose,
@@ -273,14 +306,14 @@ Cluster = Annotated[
 
 KeepRecords = Annotated[
     bool,
-    typer.Option("--keep-records", help="Keep what the servers saw, gigabytes perhaps; the findings are always kept."),
+    typer.Option("--keep-records", help="Keep the records, which may take gigabytes; findings are always kept."),
 ]
 
 Trust = Annotated[
     bool,
     typer.Option(
         "--trust",
-        help="Follow what the folder names: import its code, read its files elsewhere. What that is is said first.",
+        help="Import the code and read the files that the folder names; the command lists them first.",
     ),
 ]
 
@@ -295,11 +328,13 @@ Clients = Annotated[
     ),
 ]
 
-SkipDamaged = Annotated[bool, typer.Option("--skip-damaged", help="Leave out damaged rounds instead of refusing.")]
+SkipDamaged = Annotated[
+    bool, typer.Option("--skip-damaged", help="Leave out damaged rounds instead of refusing the record.")
+]
 
 Pdf = Annotated[
     bool,
     typer.Option(
-        "--pdf", help="Print the report to report.pdf, too: by Chromium, Chrome, Edge or Brave, if installed."
+        "--pdf", help="Also print the report to report.pdf, by Chromium, Chrome, Edge or Brave, if one is installed."
     ),
 ]

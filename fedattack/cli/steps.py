@@ -43,6 +43,15 @@ class Gates:
     junit: Path | None = None
 
 
+@dataclass(frozen=True)
+class Output:
+    """How findings are shown: as JSON, or all of them, and whether the page is printed, too."""
+
+    as_json: bool = False
+    everything: bool = False
+    pdf: bool = False
+
+
 def train_preset(
     preset: "Preset",
     settings: Mapping[str, "Value"],
@@ -143,10 +152,8 @@ def report_run(
     folder: "RunFolder",
     device: str,
     gates: Gates,
-    as_json: bool,
+    output: Output,
     trusted: Collection[str] = (),
-    *,
-    pdf: bool = False,
 ) -> None:
     """Judge a run folder, show what was found, and hold it against gates."""
     from fedattack.runs.pipeline import judge_runs
@@ -154,7 +161,7 @@ def report_run(
     unmade: dict[str, Failure] = {}
     with log_warnings(folder.path), watch_bars() as watch:
         findings, page = judge_runs(folder, device=device, watch=watch, trusted=trusted, unmade=unmade)
-    show_findings(folder.path, findings, page, gates, as_json, unmade, pdf=pdf)
+    show_findings(folder.path, findings, page, gates, output, unmade)
 
 
 def show_findings(
@@ -162,13 +169,11 @@ def show_findings(
     findings: Sequence["Finding"],
     page: Path,
     gates: Gates,
-    as_json: bool,
+    output: Output,
     unmade: Mapping[str, "Failure"],
-    *,
-    pdf: bool = False,
 ) -> None:
     """Show what was judged and what is left out, as parts of the page are that are `unmade`; then end the command."""
-    from fedattack.report import read_run, render_table
+    from fedattack.report import read_run, render_summary
     from fedattack.report.junit import write_junit
     from fedattack.report.lacking import list_lacking
 
@@ -178,14 +183,14 @@ def show_findings(
     lacking = list_lacking(run, unmade)
     with gate_findings(gates.conditions, findings):
         # JSON goes to standard output; all else to standard error.
-        if as_json:
+        if output.as_json:
             print(json.dumps([finding.to_dict() for finding in findings], indent=2, allow_nan=False))
         else:
-            out_console.print(render_table(findings, run))
+            out_console.print(render_summary(findings, run, everything=output.everything))
             show_page("Report", page)
-        if pdf:
+        if output.pdf:
             # After the answer is shown: a missing browser must not hide it.
-            print_page(page, as_json)
+            print_page(page, output.as_json)
         say_lacking(lacking)
     end_incomplete(lacking)
 
@@ -231,12 +236,21 @@ def trust_asked(asked: Sequence["Asked"]) -> set[str]:
 
 
 def trust_knowledge(folder: "RunFolder | None", trust: bool) -> set[str]:
-    """Trust what the knowledge in a run folder asks for, if that is wanted; nothing without a folder."""
-    from fedattack.runs.asked import asked_of_knowledge
+    """Trust what the knowledge in a run folder asks for, if that is wanted; nothing without a folder.
 
-    if folder is None or not trust:
+    The code of an app that this machine audited into the folder is trusted anyway, while all is as it was.
+    """
+    from fedattack.runs.asked import asked_of_knowledge
+    from fedattack.runs.code import list_own_code
+
+    if folder is None:
         return set()
-    return trust_asked(asked_of_knowledge(folder))
+    if trust:
+        return trust_asked(asked_of_knowledge(folder))
+    own = list_own_code(folder)
+    for item in own:
+        say("note", f"{item.describe()}, as in the audit that made this folder")
+    return {item.follow() for item in own}
 
 
 def write_resume_command(out: Path, *, trust: bool) -> str:

@@ -1,6 +1,5 @@
 """Load and download datasets: built-in ones by name, a user's ``.npz`` file, or a table that a TOML file declares."""
 
-import http.client
 import os
 import tarfile
 import zipfile
@@ -134,6 +133,9 @@ def download_dataset(name: str, *, root: Path | None = None) -> Path:
     DataError
         If the dataset is unknown or needs no download, or the download fails.
     """
+    # Here, as TLS takes a tenth of the time of `fedattack check`, which downloads nothing.
+    import http.client
+
     folder = root or data_root()
     download = _download_of(name, folder)
     try:
@@ -176,9 +178,8 @@ def _read(name: str, seed: int, root: Path | None) -> Pool:
 
 def _source(name: str) -> Source:
     if name not in DATASETS:
-        raise DataError(
-            f"unknown dataset {name!r}: {instead(name, DATASETS)}; the path of an .npz or .toml file is one, too"
-        )
+        words = instead(name, DATASETS, listed="data")
+        raise DataError(f"unknown dataset {name!r}: {words}; the path of an .npz or .toml file is one, too")
     return DATASETS[name]
 
 

@@ -51,8 +51,12 @@ class Asked:
         """Say what following it means, and from where code would come."""
         if ":" not in self.value:
             return f"reads {short(self.value, 120)} ({short(self.what, 60)})"
-        origin = _origin(self.value, self.app)
-        return f"imports {short(self.value, 80)} ({short(self.what, 60)}) from {short(origin, 120)}"
+        return f"imports {short(self.value, 80)} ({short(self.what, 60)}) from {short(self.origin, 120)}"
+
+    @property
+    def origin(self) -> str:
+        """The file that code would be imported from, or words where there is none."""
+        return _origin(self.value, self.app)
 
     def follow(self) -> str:
         """Return its value, for who trusts it; from now on modules are looked for in ``app``, too."""

@@ -6,7 +6,7 @@ page of a privacy claim is rendered from ``claim.json`` (``claim.schema.json``).
 
 from fedattack.report.compare import compare_runs
 from fedattack.report.html import render_html, write_report
-from fedattack.report.terminal import render_table
+from fedattack.report.terminal import render_summary
 from fedattack.report.validate import read_claim, read_findings, read_run, validate_findings, validate_run
 
 __all__ = [
@@ -15,7 +15,7 @@ __all__ = [
     "read_findings",
     "read_run",
     "render_html",
-    "render_table",
+    "render_summary",
     "validate_findings",
     "validate_run",
     "write_report",

@@ -46,6 +46,8 @@ _SENTENCE = "{label}: {value}{interval}{chance}."
 _STRENGTH = "{times} times what guessing gives"
 _BESIDE_GUESSING = "{value}; guessing gives {chance}"
 _FEW_RUNS = 3
+NONE_KNOWN = "none known"
+"""What is said in place of a verdict where no guarantee of privacy is claimed."""
 
 
 @dataclass(frozen=True)
@@ -453,7 +455,7 @@ def _privacy_claim(run: Mapping[str, Any], claim: Mapping[str, Any] | None) -> G
     if claim is not None:
         return Glance(question, short_of_claim(claim), said=claim["verdict"], link=CLAIM_PAGE)
     if privacy is None:
-        return Glance(question, "None is known for this run.", said="none known")
+        return Glance(question, "None is known for this run.", said=NONE_KNOWN)
     most = privacy["epsilon_run"]["high"]
     epsilon = "no finite ε"
     if most is not None:

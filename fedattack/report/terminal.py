@@ -1,6 +1,7 @@
-"""The findings as a table for the terminal."""
+"""What was found, for the terminal."""
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any
@@ -11,9 +12,20 @@ from rich.table import Table
 from rich.text import Text
 
 from fedattack.audit.finding import CANNOT_TELL, LEAK, NO_EVIDENCE, NOT_APPLICABLE, PROPORTION, TOO_FEW, Finding
-from fedattack.report.answer import in_short
+from fedattack.report.answer import NONE_KNOWN, Answer, Glance, answers_of, overview_of, summary_of
 from fedattack.report.sent import list_readable, sent_in_short
-from fedattack.report.words import interval, interval_title, is_by_its_test_alone, printable, shown, write_spread
+from fedattack.report.words import (
+    end_sentence,
+    interval,
+    interval_title,
+    is_by_its_test_alone,
+    printable,
+    shown,
+    write_spread,
+)
+
+# A command, or an option with what it takes, as reasons name it that say what it would take to ask.
+_ASKING = re.compile(r"`fedattack [^`]+`|--[a-z-]+ [A-Z]+")
 
 # Wider than any table of findings.
 _WIDE = 1000
@@ -37,7 +49,7 @@ class _Fitting:
     rows: Sequence[Sequence[Text]]
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+        table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
         table.add_column("finding", no_wrap=True)
         for number in ("value", self.interval, "chance", "null", "n"):
             table.add_column(number, justify="right", no_wrap=True)
@@ -75,40 +87,138 @@ def _cells(finding: Finding) -> list[Text]:
     ]
 
 
-def render_table(findings: Sequence[Finding], run: Mapping[str, Any]) -> Group:
-    """Make a table of findings for :meth:`rich.console.Console.print`.
+def render_summary(findings: Sequence[Finding], run: Mapping[str, Any], *, everything: bool = False) -> Group:
+    """Write what was found for :meth:`rich.console.Console.print`, so that an audit of an app fits one screen.
 
-    Above it each headline's question is answered in a few words. Findings go by the names that ``--fail-if`` takes.
-    Their labels, and the grounds of the headline's verdict, follow below the table. `run` is what ``run.json`` holds.
+    Questions and answers come first, then a table of headlines and leaks, what to do next, and what was not asked.
+
+    Parameters
+    ----------
+    findings
+        All findings. They go by the names that ``--fail-if`` takes.
+    run
+        What ``run.json`` holds.
+    everything
+        Whether the table has all findings, and their labels, the grounds of verdicts and what the attacker is assumed
+        to know follow.
     """
-    if not findings:
-        return Group(Text("There are no findings."))
+    answers = answers_of(findings, run, {})
+    glances = overview_of(answers, run)
     # Text, never markup: names that came from clients may hold brackets.
-    title = Text(printable(run["title"]), style="bold")
-    table = _Fitting(interval_title(findings), list(map(_cells, findings)))
-    below = []
-    for finding in findings:
-        below.append(Text.assemble((finding.name, "bold"), f": {printable(finding.label)}"))
+    heading = [Text(printable(run["title"]), style="bold"), Text(printable(summary_of(glances, run)))]
+    if "unanswered" in run:
+        heading.append(Text(printable(end_sentence(run["unanswered"]))))
+    blocks: list[Sequence[Text | _Fitting]] = [heading]
+    blocks.append([_write_answer(glance) for glance in glances if glance.said != NONE_KNOWN])
+    blocks.append(_write_findings(findings, everything=everything))
+    if everything:
+        blocks += [_write_labels(findings), _write_grounds(findings)]
+        blocks.append(_write_list("The attacker is assumed to know", run["threat_model"]["knows"]))
+        blocks.append(_write_list("Notes", run["notes"]))
+    blocks.append(_write_sent(run, everything=everything))
+    blocks.append(_write_next([answers[glance.card - 1] for glance in glances if glance.step]))
+    blocks.append(_write_untried(run, everything=everything))
+    parts: list[Text | _Fitting] = []
+    for block in filter(None, blocks):
+        parts += [*block, Text()]
+    return Group(*parts)
+
+
+def _write_answer(glance: Glance) -> Text:
+    style = ""
+    if glance.finding is not None:
+        style = _STYLES[glance.finding.verdict]
+    return Text.assemble(f"{glance.question} ", (printable(glance.answer), style))
+
+
+def _write_findings(findings: Sequence[Finding], *, everything: bool) -> list[Text | _Fitting]:
+    """Write the table of headlines and leaks, or of all findings, and what its marks mean."""
+    if not findings:
+        return [Text("There are no findings.")]
+    listed = [each for each in findings if everything or each.headline or each.verdict == LEAK]
+    lines: list[Text | _Fitting] = []
+    if listed:
+        lines.append(_Fitting(interval_title(listed), list(map(_cells, listed))))
+    if any(map(attrgetter("selected_after_the_fact"), listed)):
+        lines.append(Text("† selected after the fact: chosen by looking at the results", style="yellow"))
+    if any(map(is_by_its_test_alone, listed)):
+        lines.append(Text(_BY_ITS_TEST, style="yellow"))
+    if not everything:
+        lines.append(Text(f"--all shows all {len(findings)} findings, the grounds of verdicts, and what is assumed."))
+    return lines
+
+
+def _write_labels(findings: Sequence[Finding]) -> list[Text]:
+    return [Text.assemble((finding.name, "bold"), f": {printable(finding.label)}") for finding in findings]
+
+
+def _write_grounds(findings: Sequence[Finding]) -> list[Text]:
+    """Write why a headline has its verdict, and why a finding has no value."""
+    lines = []
     for finding in findings:
         if finding.headline or finding.value is None:
             verdict = (f"{finding.name}: {finding.verdict}", _STYLES[finding.verdict])
-            below.append(Text.assemble("\n", verdict, f", {printable(finding.reason)}"))
-    if any(map(attrgetter("selected_after_the_fact"), findings)):
-        below.append(Text("† selected after the fact: chosen by looking at the results", style="yellow"))
-    if any(map(is_by_its_test_alone, findings)):
-        below.append(Text(_BY_ITS_TEST, style="yellow"))
-    if "sent" in run:
-        below.append(Text.assemble("\n", ("Clients send", "bold"), f" {printable(sent_in_short(run['sent']))}"))
-    for line in list_readable(run):
-        below.append(Text(printable(line)))
+            lines.append(Text.assemble(verdict, f", {printable(finding.reason)}"))
+    return lines
+
+
+def _write_list(heading: str, items: Iterable[str]) -> list[Text]:
+    """Write a heading and what stands below it; nothing if nothing does."""
+    lines = [Text(f"- {printable(item)}") for item in items]
+    if lines:
+        lines.insert(0, Text(heading, style="bold"))
+    return lines
+
+
+def _write_sent(run: Mapping[str, Any], *, everything: bool) -> list[Text]:
+    """Write what of the clients' messages shows itself, and what guarantee their noise gives."""
+    lines = []
+    if everything and "sent" in run:
+        lines.append(Text.assemble(("Clients send", "bold"), f" {printable(sent_in_short(run['sent']))}"))
+    lines += [Text(printable(line)) for line in list_readable(run)]
     if "privacy" in run:
-        below.append(_privacy(run["privacy"]))
-    return Group(title, *map(_write_short, in_short(findings)), table, *below)
+        lines.append(_privacy(run["privacy"]))
+    return lines
 
 
-def _write_short(answer: tuple[Finding, str, str]) -> Text:
-    finding, question, short = answer
-    return Text.assemble(f"{question} ", (printable(short), _STYLES[finding.verdict]))
+def _write_next(answers: Sequence[Answer]) -> list[Text]:
+    """Write the first thing to do about each answer, once."""
+    lines = []
+    for step in dict.fromkeys(answer.next[0] for answer in answers):
+        line = f"{step.what}."
+        if step.command:
+            line += f" Try: {step.command}"
+        lines.append(line)
+    return _write_list("What to do next", lines)
+
+
+def _write_untried(run: Mapping[str, Any], *, everything: bool) -> list[Text]:
+    """Write which questions were not asked: by the command or option that asks them, or by the reason that they share.
+
+    Failed ones are told of elsewhere. A reason of one question alone is left to the page, if not `everything` is asked
+    for.
+    """
+    by_command: dict[str, list[str]] = {}
+    by_reason: dict[str, list[str]] = {}
+    for entry in run.get("untried", ()):
+        if "failed" in entry:
+            continue
+        asking = _ASKING.search(entry["why"])
+        if asking is not None and not everything:
+            by_command.setdefault(f"{asking[0].strip('`')} asks", []).append(entry["question"])
+        else:
+            by_reason.setdefault(end_sentence(entry["why"])[:-1], []).append(entry["question"])
+    if not everything:
+        alone = [questions[0] for questions in by_reason.values() if len(questions) == 1]
+        by_reason = {why: questions for why, questions in by_reason.items() if len(questions) > 1}
+        if alone:
+            by_reason["Each for its own reason, which the page says"] = alone
+    lines = []
+    for why, questions in (by_command | by_reason).items():
+        lines.append(Text.assemble(f"- {printable(why)}: ", (" ".join(map(printable, questions)), "dim")))
+    if lines:
+        lines.insert(0, Text("Not asked", style="bold"))
+    return lines
 
 
 def _privacy(privacy: Mapping[str, Any]) -> Text:
@@ -117,7 +227,6 @@ def _privacy(privacy: Mapping[str, Any]) -> Text:
         f"ε {write_spread(privacy['epsilon_round'])} a round, {write_spread(privacy['epsilon_run'])} for the whole run"
     )
     return Text.assemble(
-        "\n",
         (printable(privacy["name"]), "bold"),
         f" ({noise}, C {privacy['clip']:g}, δ {privacy['delta']:g}): {epsilon}, least to most over clients; protects "
         f"{printable(privacy['unit'])}",

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 from fedattack.record.folder import KNOWLEDGE, STUDY, Part, RunFolder
 from fedattack.runs.code import find_app
-from fedattack.runs.settings import leads_out
 
 if TYPE_CHECKING:
     from fedattack.attacks import Knowledge
@@ -19,11 +18,13 @@ def asked_of_study(folder: RunFolder) -> list["Asked"]:
     The runtime is not among it: a SuperLink of another machine is named by the caller's environment alone.
     """
     study, where = folder.study, str(folder.path / STUDY)
-    if not study:
+    # The settings of a preset; an app has none, and takes no time to read what they may be.
+    if "settings" not in study:
         return []
     from fedattack.learning.importing import Asked
+    from fedattack.runs.settings import leads_out
 
-    return [Asked(what, value, where) for value, what in leads_out(study.get("settings", {})).items()]
+    return [Asked(what, value, where) for value, what in leads_out(study["settings"]).items()]
 
 
 def asked_of_knowledge(folder: RunFolder) -> list["Asked"]:

@@ -69,7 +69,8 @@ def check_attacks(names: Sequence[str], options: Mapping[str, str]) -> None:
             why = ""
             if name in THREATS.left_out:
                 why = f" ({THREATS.left_out[name]})"
-            raise ConfigError(f"unknown attack {name!r}{why}: {instead(name, known)}")
+            words = instead(name, known, listed="attacks")
+            raise ConfigError(f"unknown attack {name!r}{why}: {words}")
     # Attacks differ in their options; one that any of them has is taken.
     allowed = {name: options_of_attack(name).list_settings() for name in names}
     there = sorted(set(chain.from_iterable(allowed.values())))
@@ -94,7 +95,7 @@ def _describe_options(key: str, names: Sequence[str], there: Sequence[str]) -> s
         have = "have"
     if not there:
         return f"{who} {have} no options"
-    return f"{who} {have} no option {key!r}: {instead(key, there, listed=False)}"
+    return f"{who} {have} no option {key!r}: {instead(key, there)}"
 
 
 def options_among(options: Mapping[str, str], names: Sequence[str]) -> dict[str, str]:
@@ -128,7 +129,7 @@ def check_runtime(name: str) -> None:
         If it is unknown.
     """
     if name not in RUNTIMES:
-        raise ConfigError(f"unknown runtime {name!r}: {instead(name, RUNTIMES, listed=False)}")
+        raise ConfigError(f"unknown runtime {name!r}: {instead(name, RUNTIMES)}")
 
 
 def check_memory(size: str | None) -> None:
@@ -198,7 +199,7 @@ def check_conditions(conditions: Sequence[Condition], attacks: Collection[str], 
             metrics = findings_of(attack)
             words = "others are compared with it"
             if metrics:
-                words = instead(metric, metrics, listed=False)
+                words = instead(metric, metrics)
             raise ConfigError(f"--fail-if {condition.text}: {attack} finds no {metric!r}: {words}")
 
 

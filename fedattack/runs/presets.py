@@ -12,12 +12,16 @@ from fedattack.base.settings import Value
 from fedattack.runs.app import app_folder
 from fedattack.runs.settings import FOLDERS, PATHS, default_settings, load_settings, open_settings
 
+TIMES = ("a minute", "minutes", "an hour", "hours")
+"""What a preset may say of the time that its audit takes on two cores."""
+
 
 @dataclass(frozen=True)
 class Preset:
     """A named study: which attacks, with which options, on which federated run; the first is what it is about.
 
-    ``tradeoff`` has strengths of its own for defences, by name, of a study of their trade-off.
+    ``takes`` is one of :data:`TIMES`, or empty if the preset does not say how long it takes. ``tradeoff`` has strengths
+    of its own for defences, by name, of a study of their trade-off.
     """
 
     name: str
@@ -26,6 +30,7 @@ class Preset:
     seeds: tuple[int, ...]
     settings: Mapping[str, Value]
     options: Mapping[str, str]
+    takes: str = ""
     tradeoff: Mapping[str, Sequence[float]] = field(default_factory=dict)
 
 
@@ -70,7 +75,8 @@ def load_preset(name: str) -> Preset:
     """
     files = _preset_files()
     if name not in files:
-        raise ConfigError(f"unknown preset {name!r}: {instead(name, sorted(files))}")
+        words = instead(name, sorted(files), listed="presets")
+        raise ConfigError(f"unknown preset {name!r}: {words}")
     try:
         return _read_preset(name, tomllib.loads(files[name].read_text(encoding="utf-8")))
     except (tomllib.TOMLDecodeError, KeyError, TypeError) as cause:
@@ -79,6 +85,9 @@ def load_preset(name: str) -> Preset:
 
 def _read_preset(name: str, value: Mapping[str, Any]) -> Preset:
     known = load_settings()
+    takes = value.get("takes", "")
+    if takes not in ("", *TIMES):
+        raise ConfigError(f"preset {name}: takes = {takes!r}: expected one of {', '.join(TIMES)}")
     # Each value is checked like one that a user gives.
     settings = {key: known[key].check(item) for key, item in value["settings"].items()}
     return Preset(
@@ -88,6 +97,7 @@ def _read_preset(name: str, value: Mapping[str, Any]) -> Preset:
         seeds=tuple(value["seeds"]),
         settings=settings,
         options=value.get("options", {}),
+        takes=takes,
         tradeoff=_strengths(name, value.get("tradeoff", {})),
     )
 
@@ -117,7 +127,8 @@ def read_changes(changes: Sequence[str]) -> dict[str, Value]:
             raise ConfigError(f"--set {change}: expected key=value")
         key = aliases.get(key, key)
         if key not in known:
-            raise ConfigError(f"--set {change}: unknown key {key!r}: {instead(key, known)}")
+            words = instead(key, known, listed="settings")
+            raise ConfigError(f"--set {change}: unknown key {key!r}: {words}")
         values[key] = known[key].parse(text)
     return values
 

@@ -48,7 +48,7 @@ class StudySettings(SettingsModel):
     )
     dataset: str = setting(
         "digits",
-        "a name that `fedattack list` shows, the path of an .npz with x and y, or of a .toml that declares a table",
+        "a name that `fedattack list data` shows, an .npz file with x and y, or a .toml file that declares a table",
     )
     size: int = setting(0, "use this many examples of the dataset; 0 for all", ge=0)
     data_root: str = setting("", "folder of downloaded datasets; empty for the cache")

@@ -181,7 +181,7 @@ def test_one_command_leads_to_a_judged_report(world, call):
     assert found["sia.asr"]["null"] is not None
     assert found["membership.tpr-at-1pct-fpr"]["verdict"] != "not applicable"
     assert (world.out / "report.html").exists()
-    assert "not asked: " in err
+    assert json.loads((world.out / "run.json").read_text())["untried"]
     code, _, err = call(*words, "--trust")
     assert code == 2
     assert "exists already" in err

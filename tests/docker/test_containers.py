@@ -1,7 +1,9 @@
 """The real image and the real compose file: built, started, and audited like a simulation."""
 
 import json
+import os
 import re
+import shutil
 import sys
 import time
 from pathlib import Path
@@ -11,6 +13,7 @@ import pytest
 from sklearn.datasets import load_digits
 
 from fedattack.record import Record, check_record
+from tests.docker.conftest import ROOT
 from tests.docker.containers import Containers, await_that, clients_of, said, statuses_of
 from tests.worlds.judged import findings_of, sources_of
 
@@ -33,6 +36,16 @@ def test_the_image_is_small_starts_soon_and_is_not_roots(image):
     assert seconds < MOST_SECONDS
     assert said("docker", "run", "--rm", image, "id", "-u").strip() != "0"
     assert "PRIVATE KEY" not in said("docker", "history", "--no-trunc", image)
+
+
+def test_prepare_runs_in_the_image_where_the_host_lacks_fedattack(image, tmp_path):
+    shutil.copy(ROOT / "docker" / "prepare.py", tmp_path)
+    user, where = f"{os.getuid()}:{os.getgid()}", ("--volume", f"{tmp_path}:/docker", "--workdir", "/docker")
+    said("docker", "run", "--rm", "--user", user, *where, image, "python", "prepare.py", "--clients", "2")
+    settings = (tmp_path / ".env").read_text()
+    assert f"RUN_AS={os.getuid() or 10001}:" in settings
+    assert "--set clients=2" in settings
+    assert (tmp_path / "deployment" / "keys" / "client-1").stat().st_mode & 0o077 == 0
 
 
 def simulate(folder: Path, *words: str) -> Path:

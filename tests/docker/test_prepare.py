@@ -112,3 +112,11 @@ def test_the_image_installs_the_extra_and_takes_torch_from_elsewhere(tmp_path):
     others = (tmp_path / "other-constraints.txt").read_text()
     assert not re.search(r"^(torch|torchvision)\b", wanted + others, re.MULTILINE)
     assert "torchmetrics==" in others
+
+
+def test_the_image_needs_no_argument():
+    """Its versions of torch are those of the constraints, which pip's default index has."""
+    constraints = (DOCKER.parent / "constraints.txt").read_text().splitlines()
+    arguments = dict(re.findall(r"^ARG (\w+)=(\S+)$", (DOCKER / "Dockerfile").read_text(), re.MULTILINE))
+    for name in ("torch", "torchvision"):
+        assert f"{name}=={arguments[name.upper()]}" in constraints

@@ -71,7 +71,7 @@ def look(world: World, beside: Path, folder: Path, *, part: str) -> dict[str, An
     """Do with a folder what a user does; returns the numbers, and whether it is said that nobody signed."""
     from fedattack.record import check_record
     from fedattack.record.folder import RunFolder
-    from fedattack.report import read_findings, read_run, render_table, write_report
+    from fedattack.report import read_findings, read_run, render_summary, write_report
     from fedattack.report.compare import compare_runs
     from fedattack.runs.asked import asked_of_knowledge, asked_of_study
     from tests.worlds.attacked import audit_folder
@@ -79,7 +79,7 @@ def look(world: World, beside: Path, folder: Path, *, part: str) -> dict[str, An
     if part == "findings":
         found = read_findings(folder)
         write_report(folder)
-        Console(file=io.StringIO()).print(render_table(found, read_run(folder)))
+        Console(file=io.StringIO()).print(render_summary(found, read_run(folder)))
         # Two runs of one setting have nothing to be compared by, and are refused for that.
         with suppress(ReportError):
             compare_runs([folder, beside], folder / "compared")

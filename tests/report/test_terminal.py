@@ -4,13 +4,13 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from fedattack.report import render_table
+from fedattack.report import render_summary
 from tests.report import example
 
 
-def printed(findings, run, width=120):
+def printed(findings, run, width=120, *, everything=True):
     console = Console(file=io.StringIO(), width=width, color_system=None)
-    console.print(render_table(findings, run))
+    console.print(render_summary(findings, run, everything=everything))
     return console.file.getvalue()
 
 
@@ -78,3 +78,49 @@ def test_the_guarantee_of_private_training_is_said_below():
     text = printed(example.findings(), {**example.run(), "privacy": example.privacy()}, 200)
     assert "DP-SGD (noise multiplier σ 0.5, C 1, δ 1e-05): ε 5.55–6.35 a round, 40–1,234 for the whole run" in text
     assert "protects one example of one client" in text
+
+
+GRADIENTS = "it reads gradients out of updates of SGD, and these clients train by Adam"
+UNTRIED = [
+    {"question": "Who?", "why": "the attacker does not know; it would take --sensitive NUMBER, a column of the input"},
+    {"question": "Which?", "why": GRADIENTS},
+    {"question": "What?", "why": "it needs trees"},
+    {"question": "Where?", "why": "`fedattack attack labels DIR` asks it of this record"},
+    {"question": "How many?", "why": GRADIENTS},
+    {"question": "Why?", "why": "it broke", "failed": True},
+]
+
+
+def test_an_audit_fits_one_screen_with_questions_first_and_what_was_not_asked_last():
+    lines = printed(example.findings(), {**example.run(), "untried": UNTRIED}, 100, everything=False).splitlines()
+    assert len(lines) <= 40
+    places = [
+        next(index for index, line in enumerate(lines) if words in line)
+        for words in ("Can the server tell which client", "95% interval", "What to do next", "Not asked")
+    ]
+    assert places == sorted(places)
+    untried = " ".join(lines[places[-1] :])
+    assert "--sensitive NUMBER asks: Who?" in untried
+    assert "fedattack attack labels DIR asks: Where?" in untried
+    assert f"I{GRADIENTS[1:]}: Which? How many?" in untried
+    assert "Each for its own reason, which the page says: What?" in untried
+    assert "Why?" not in untried
+
+
+def test_without_all_the_table_has_headlines_and_leaks_alone():
+    findings = example.findings()
+    rest = [each for each in findings if not each.headline and each.verdict != "leak"]
+    brief, whole = (printed(findings, example.run(), everything=everything) for everything in (False, True))
+    assert rest
+    for finding in findings:
+        assert (f" {finding.name} " in f" {brief}".replace("\n", " ")) == (finding not in rest)
+        assert finding.label in whole
+    assert f"--all shows all {len(findings)} findings" in brief
+    assert "The attacker is assumed to know" in whole
+    assert "The attacker is assumed to know" not in brief
+
+
+def test_with_all_each_reason_stands_in_words():
+    text = printed(example.findings(), {**example.run(), "untried": UNTRIED}, 200)
+    assert "- It needs trees: What?" in text
+    assert "a column of the input: Who?" in text

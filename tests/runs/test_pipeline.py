@@ -39,7 +39,7 @@ def test_each_attack_gets_the_options_that_it_has():
 @pytest.mark.parametrize(
     ("names", "options", "message"),
     [
-        (["sia", "magic"], {}, "unknown attack 'magic': `fedattack list` shows all"),
+        (["sia", "magic"], {}, "unknown attack 'magic': `fedattack list attacks` shows all"),
         (
             ["ara", "aia"],
             {"magic": "1"},

@@ -43,7 +43,7 @@ def test_the_servers_that_settings_name_are_those_that_a_record_knows():
         ("secagg", 1, "secagg = 1: expected true or false (run"),
         ("dataset", 7, "dataset = 7: expected a text (a name"),
         ("framework", "fedawg", "framework = 'fedawg': did you mean fedavg? expected one of fedavg, fedsgd, fedmd"),
-        ("client", 4, "unknown setting 'client': did you mean clients? `fedattack list` shows all"),
+        ("client", 4, "unknown setting 'client': did you mean clients? `fedattack list settings` shows all"),
     ],
 )
 def test_what_cannot_be_is_refused_in_one_line(key, value, message):

@@ -33,7 +33,12 @@ def attack(
     classes: Annotated[int | None, typer.Option(help="Number of classes; by default from the targets.", min=1)] = None,
     hidden: Annotated[int, typer.Option(help="Width of the mlp model.", min=1)] = HIDDEN,
     loss: Annotated[str, typer.Option(help="The clients' loss: a built-in name or module:function.")] = LOSS,
-    prior: Annotated[str | None, typer.Option(help="uniform, or examples: clients with more are likelier.")] = None,
+    prior: Annotated[
+        str | None,
+        typer.Option(
+            help="What the attacker assumes of owners: uniform, or examples, by which clients with more are likelier."
+        ),
+    ] = None,
     auxiliary: Annotated[
         Path | None, typer.Option(help="The attacker's own examples, an .npz with x and y, for prolin and others.")
     ] = None,
@@ -77,9 +82,9 @@ def attack(
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
-    """Attack a record, using nothing but the record and the declared knowledge.
+    """Attack a record, with nothing but the record and the knowledge that you declare.
 
-    The folder is data: code that it names is imported only if it is named here, too, or with --trust.
+    The folder is data: code that it names is imported only if you name it here, too, or with --trust.
 
     Examples: `fedattack attack sia runs/first`;
     `fedattack attack sia audit --targets mine.npz --model mypackage.models:make_net`;

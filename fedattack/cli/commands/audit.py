@@ -5,11 +5,13 @@ from typing import Annotated
 import typer
 
 from fedattack.cli.options import (
+    OF_APP,
     ActiveServer,
     AsJson,
     Changes,
     Cluster,
     Device,
+    Everything,
     FailIf,
     FirstSeed,
     Groups,
@@ -31,6 +33,7 @@ from fedattack.cli.options import (
 )
 from fedattack.cli.steps import (
     Gates,
+    Output,
     attack_each,
     choose_attacks_on,
     read_conditions,
@@ -52,12 +55,20 @@ def audit(
     on: On = "simulation",
     device: Device = "auto",
     supernodes: Annotated[
-        int | None, typer.Option(help="Clients of an app; by default as many as it says, or 10.", min=2)
+        int | None,
+        typer.Option(
+            help="Number of clients; by default what the app or Flower's configuration says, or 10.",
+            min=2,
+            rich_help_panel=OF_APP,
+        ),
     ] = None,
     model: Annotated[
-        str | None, typer.Option(help="The app's model, where it cannot be seen: module:function.")
+        str | None,
+        typer.Option(help="The app's model, if it cannot be found: module:function.", rich_help_panel=OF_APP),
     ] = None,
-    loss: Annotated[str | None, typer.Option(help="The app's loss, where it cannot be seen.")] = None,
+    loss: Annotated[
+        str | None, typer.Option(help="The app's loss, if it cannot be found.", rich_help_panel=OF_APP)
+    ] = None,
     examples: OwnExamples = None,
     losses: OwnLosses = None,
     update: OwnUpdate = None,
@@ -69,14 +80,15 @@ def audit(
     server: ActiveServer = None,
     fail_if: FailIf = None,
     junit: Junit = None,
+    everything: Everything = False,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
-    """Run a preset, or a Flower app of your own as it is; attack what its server saw; and report.
+    """Run a preset, or your own Flower app unchanged; attack what its server saw; write a report.
 
-    An app is not edited: a copy is run, in which clients are watched while they train. It is your own code that is run
-    and imported. Behind -- goes the whole command that runs it. An app's audit that was stopped goes on when the same
-    command is given again; a preset's goes on by `fedattack resume`.
+    fedattack runs a copy of your app, and watches clients while they train. This runs and imports your code. After --
+    you give the whole command that runs the app. If an audit of an app was stopped, give the same command again to
+    continue. For a preset, use `fedattack resume`.
 
     Examples: `fedattack audit quickstart --out runs/first`;
     `fedattack audit sia-fedavg --out runs/mnist --set dataset=mnist --set alpha=0.1 --fail-if "sia.asr > 0.3"`;
@@ -95,7 +107,7 @@ def audit(
     from fedattack.runs.presets import load_preset, resolve_settings
 
     # Words are checked before torch is imported, which takes seconds, and before a run, which takes minutes.
-    conditions = read_conditions(fail_if)
+    conditions, output = read_conditions(fail_if), Output(as_json, everything)
     check_runtime(on)
     check_device(device)
     runs = range(seed or 0, (seed or 0) + (seeds or 1))
@@ -121,7 +133,7 @@ def audit(
     # An app's folder, or a command; a preset otherwise.
     app = app_of_words(what, choices)
     if app is not None:
-        audit_app(app, choices, out, device, Gates(conditions, junit), as_json)
+        audit_app(app, choices, out, device, Gates(conditions, junit), output)
         return
     choices.check_preset()
     study = load_preset(what[0])
@@ -140,4 +152,4 @@ def audit(
     chosen = choose_attacks_on(study.attacks, wanted, device)
     trusted = train_preset(study, settings, choose_seeds(study, seed, seeds), out, on=on, options=given)
     attack_each(chosen, out, device=device, trusted=trusted)
-    report_run(RunFolder(out), device, Gates(conditions, junit), as_json, trusted)
+    report_run(RunFolder(out), device, Gates(conditions, junit), output, trusted)

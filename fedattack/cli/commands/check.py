@@ -28,7 +28,7 @@ def check(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Is this record whole? Reads every byte, says who signed it and what the folder asks for; exits with 2 if not.
+    """Check that a record is whole, who signed it, and what the folder asks to import; exit with 2 if it is not whole.
 
     Examples: `fedattack check runs/first`; `fedattack check audit --signer recorder.pem.pub`
     """
@@ -36,6 +36,7 @@ def check(
     from fedattack.record.folder import RunFolder
     from fedattack.record.signature import read_signer
     from fedattack.runs.asked import asked_of_knowledge, asked_of_study
+    from fedattack.runs.code import list_own_code
 
     wanted = None
     if signer is not None:
@@ -44,12 +45,18 @@ def check(
     lost: dict[Path, str] = {}
     strangers: dict[Path, list[str]] = {}
     asks: list[str] = []
+    known: list[str] = []
     if (folder / "record").exists():
         opened = RunFolder(folder)
         paths, lost = [part.record for part in opened.parts_there], opened.lost
         strangers = _list_strangers(opened)
         # What --trust would follow is listed, so that it can be looked at first.
-        asks = [request.describe() for request in (*asked_of_knowledge(opened), *asked_of_study(opened))]
+        own = {each.value for each in list_own_code(opened)}
+        for request in (*asked_of_knowledge(opened), *asked_of_study(opened)):
+            if request.value in own:
+                known.append(request.describe())
+            else:
+                asks.append(request.describe())
     checks = {}
     for path in paths:
         checks[str(path)] = record_check = check_record(path)
@@ -61,9 +68,9 @@ def check(
     for path, line in lost.items():
         checks[str(path)] = CheckReport(problems=[line])
     if as_json:
-        _print_checks(checks, asks)
+        _print_checks(checks, [*known, *asks])
     else:
-        _show_checks(checks, asks)
+        _show_checks(checks, asks, known)
     # Exit code 2 also for a record that is only unfinished.
     if not all(record_check.whole for record_check in checks.values()):
         raise typer.Exit(BAD_INPUT)
@@ -115,7 +122,7 @@ def _print_checks(checks: Mapping[str, "CheckReport"], asks: Sequence[str]) -> N
     print(json.dumps(value, indent=2))
 
 
-def _show_checks(checks: Mapping[str, "CheckReport"], asks: Sequence[str]) -> None:
+def _show_checks(checks: Mapping[str, "CheckReport"], asks: Sequence[str], known: Sequence[str]) -> None:
     for path, record_check in checks.items():
         state = "[red]not whole[/red]"
         if record_check.whole:
@@ -126,5 +133,7 @@ def _show_checks(checks: Mapping[str, "CheckReport"], asks: Sequence[str]) -> No
         out_console.print(f"{escape(path)}: {said}")
         for line in (*record_check.problems, *record_check.notes, *record_check.remarks):
             out_console.print(f"  - {escape(short(line))}", soft_wrap=True)
+    for line in known:
+        out_console.print(f"  - it {escape(line)}, as in the audit that made it on this machine", soft_wrap=True)
     for line in asks:
         out_console.print(f"  - with --trust, it {escape(line)}", soft_wrap=True)

@@ -31,7 +31,7 @@ def compare(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Put the findings of several runs side by side, by the settings in which they differ.
+    """Show the findings of several runs side by side, by the settings in which they differ.
 
     Examples: `fedattack compare runs/n50 runs/n100 runs/n200 --by clients --out runs/by-clients`;
     `fedattack compare runs/released runs/nightly --fail-if worse --out runs/change`

@@ -10,10 +10,10 @@ from fedattack.cli.console import out_console
 
 
 def download(
-    dataset: Annotated[str, typer.Argument(help="Name of a dataset; `fedattack list` shows them.")],
+    dataset: Annotated[str, typer.Argument(help="Name of a dataset; `fedattack list data` shows them.")],
     root: Annotated[Path | None, typer.Option(help="Folder to put it in; by default the cache.")] = None,
 ) -> None:
-    """Download a dataset. No other command fetches data.
+    """Download a dataset. No other command downloads data.
 
     Example: `fedattack download mnist`
     """

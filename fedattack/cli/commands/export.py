@@ -26,9 +26,9 @@ def export(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Copy findings, their curves by round and the page of a report into MLflow, TensorBoard or both.
+    """Copy a report's findings, curves by round and page into MLflow, TensorBoard or both.
 
-    It needs fedattack[mlflow] or fedattack[tensorboard]. Findings name clients: whoever reads the tracker reads them.
+    You need fedattack[mlflow] or fedattack[tensorboard]. Findings name clients: whoever reads the tracker reads them.
 
     Example: `fedattack export runs/first --mlflow runs/mlflow --tensorboard runs/tensorboard/first`
     """

@@ -8,6 +8,7 @@ import typer
 from fedattack.cli.options import (
     AsJson,
     Device,
+    Everything,
     FailIf,
     Groups,
     Holds,
@@ -31,13 +32,13 @@ def gather(
     ],
     out: Out,
     model: Annotated[
-        str | None, typer.Option(help="The clients' model, in the place of the witnessed: module:function.")
+        str | None, typer.Option(help="The clients' model, in place of the noted one: module:function.")
     ] = None,
-    loss: Annotated[str | None, typer.Option(help="The clients' loss, in the place of the witnessed.")] = None,
+    loss: Annotated[str | None, typer.Option(help="The clients' loss, in place of the noted one.")] = None,
     of_app: Annotated[
         Path | None,
         typer.Option(
-            "--app", help="Folder of the clients' app, whose code is run: it is asked for losses.", metavar="PATH"
+            "--app", help="Folder of the clients' app; its code is run, and gives the losses.", metavar="PATH"
         ),
     ] = None,
     options: Options = None,
@@ -52,17 +53,19 @@ def gather(
     without: Without = None,
     fail_if: FailIf = None,
     trust: Trust = False,
+    everything: Everything = False,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
-    """Put a server's record and its clients' witnesses together, attack the record as audit does, and report.
+    """Combine a server's record with what witnesses noted on clients' machines, attack it as audit does, and report.
 
-    Witnesses are what `fedattack.witness.WitnessMod` wrote on the clients' machines, copied to this one. The folders
-    are data: a model that they name is imported only with --trust, from the working directory, too.
+    `fedattack.witness.WitnessMod` writes these notes; copy them to this machine. The folders are data: a model that
+    they name is imported only with --trust, also from the working directory.
 
     Example: `fedattack gather audit/record north/witness south/witness --out runs/mine --trust`
     """
     from fedattack.cli.apps import AppWords, gather_run
+    from fedattack.cli.steps import Output
     from fedattack.runs.checks import check_device
 
     check_device(device)
@@ -80,4 +83,4 @@ def gather(
         without=without or [],
         app=of_app,
     )
-    gather_run(record, witnesses, choices, out, device, fail_if, trust=trust, as_json=as_json)
+    gather_run(record, witnesses, choices, out, device, fail_if, trust=trust, output=Output(as_json, everything))

@@ -10,9 +10,11 @@ from fedattack.cli.console import out_console
 
 
 def keygen(
-    file: Annotated[Path, typer.Argument(help="Where the private key goes; the public one gets .pub behind.")],
+    file: Annotated[
+        Path, typer.Argument(help="Where the private key goes; the public key gets the same name with .pub.")
+    ],
 ) -> None:
-    """Make a key by which observers sign their records: set FEDATTACK_SIGNING_KEY to its file.
+    """Make a key with which observers sign their records: set FEDATTACK_SIGNING_KEY to its file.
 
     Give the public key, or its fingerprint, to whoever gets the record: `fedattack check DIR --signer FILE.pub`.
 

@@ -29,11 +29,11 @@ def observe(
     clients: Clients = "1",
     as_json: AsJson = False,
 ) -> None:
-    """Run a Flower app as it is, and record what its server sees.
+    """Run a Flower app unchanged, and record what its server sees.
 
-    A copy of the app is run in its place, in which the ServerApp is wrapped. It must run on this machine.
+    fedattack runs a copy of the app on this machine, and wraps the ServerApp in it.
 
-    The last two options record less. Before the first round the log says how much the run will write.
+    --every and --clients record less. Before the first round the log says how much the run will write.
 
     Examples: `fedattack observe --out audit/record -- flwr run . --stream`;
     `fedattack observe --out audit/record --every 10 -- flwr run . --stream`

@@ -17,9 +17,9 @@ def project(
     out: Annotated[Path, typer.Argument(help="Folder of the new record, or the new run folder.", metavar="OUT")],
     as_json: AsJson = False,
 ) -> None:
-    """Turn records of single updates into what a secure-aggregation server would have seen.
+    """Turn a record of single updates into what a server behind secure aggregation would have seen.
 
-    Of a run folder the record of each seed is projected; what the attacker knows and the truth are not copied.
+    In a run folder, the record of each seed is projected. Knowledge and truth are not copied.
 
     Examples: `fedattack project runs/first/record runs/sums/record`; `fedattack project runs/first runs/sums`
     """

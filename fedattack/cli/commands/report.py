@@ -6,8 +6,8 @@ from typing import Annotated
 import typer
 
 from fedattack.base.errors import ConfigError, instead
-from fedattack.cli.options import AsJson, Device, FailIf, Folder, Junit, Pdf, Quiet, Trust
-from fedattack.cli.steps import Gates, read_conditions, report_run, trust_knowledge
+from fedattack.cli.options import AsJson, Device, Everything, FailIf, Folder, Junit, Pdf, Quiet, Trust
+from fedattack.cli.steps import Gates, Output, read_conditions, report_run, trust_knowledge
 
 
 def report(
@@ -28,12 +28,14 @@ def report(
         ),
     ] = None,
     why: Annotated[str, typer.Option(help="Why that is said, or said anew.", metavar="TEXT")] = "",
+    everything: Everything = False,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
-    """Judge the scores against the truth; write findings.json, report.html, and tables as CSV files in DIR/tables.
+    """Judge what attacks found against the truth; write report.html, findings.json, and CSV files in DIR/tables.
 
-    A model of one's own is imported only with --trust, also one that `attack --model` was given.
+    Code that the folder names is imported only with --trust, unless it is that of an app which this machine audited
+    into the folder, and nothing has changed since.
 
     Examples: `fedattack report runs/first --fail-if "sia.asr > 0.3"`; `fedattack report runs/first --pdf`;
     `fedattack report runs/first --by "A. Person" --file "residual-risk=low" --file next-test=2027-05`
@@ -52,7 +54,7 @@ def report(
 
         # Words are written before the page that shows them.
         add_words(folder, by or "", read_words(filed, by), why)
-    report_run(opened, device, Gates(conditions, junit), as_json, trusted, pdf=pdf)
+    report_run(opened, device, Gates(conditions, junit), Output(as_json, everything, pdf), trusted)
 
 
 def read_words(words: Sequence[str], by: str | None) -> list[tuple[str, str]]:

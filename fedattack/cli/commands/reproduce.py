@@ -47,10 +47,10 @@ def reproduce(
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
-    """Run a paper's table or figure, ours beside the paper's: DIR/NAME.md, .json and .svg.
+    """Rerun a paper's table or figure, and write our numbers beside the paper's: DIR/NAME.md, .json and .svg.
 
-    Each cell is a run folder in DIR/cells, as `audit` makes them, and the results are written anew after each. Run
-    again with the same settings, it goes on where it stopped. A cell's record is dropped once it is judged.
+    Each cell is a run folder in DIR/cells, as `audit` makes them. The results are written anew after each cell. Give
+    the same command again to continue where it stopped. A cell's record is dropped once it is judged.
 
     Examples: `fedattack reproduce sia-table3 --out runs/paper --only dataset=synthetic --only framework=fedavg`;
     `fedattack reproduce sia-fig4 --out runs/paper --data mnist=mnist10k.npz`

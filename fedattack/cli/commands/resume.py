@@ -10,9 +10,10 @@ from rich.markup import escape
 
 from fedattack.base.errors import RecordError, ReportError
 from fedattack.cli.console import log_warnings, out_console, show_page, watch_bars
-from fedattack.cli.options import AsJson, Cluster, Device, FailIf, Memory, Options, Quiet, Trust
+from fedattack.cli.options import AsJson, Cluster, Device, Everything, FailIf, Memory, Options, Quiet, Trust
 from fedattack.cli.steps import (
     Gates,
+    Output,
     attack_each,
     choose_attacks_on,
     command_line,
@@ -44,13 +45,14 @@ def resume(
     device: Device = "auto",
     fail_if: FailIf = None,
     trust: Trust = False,
+    everything: Everything = False,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
-    """Go on with a run that was stopped, then attack and report as audit does.
+    """Continue a run that was stopped, then attack and report as audit does.
 
-    Each seed goes on after its last whole round, with the settings it was started with and on what it ran on. Attacks
-    that have their scores are not made again, unless there is an --option or --memory; a finished run is left as it is.
+    Each seed continues after its last whole round, with the settings and the runtime it was started with. Attacks that
+    have scores are not repeated, unless you give --option or --memory. A finished run stays as it is.
 
     Example: `fedattack resume runs/first`
     """
@@ -95,7 +97,7 @@ def resume(
     with tell_how_to_go_on(folder, again), log_warnings(folder), watch_bars() as watch:
         go_on(folder, command=command_line(), watch=watch, trusted=trusted)
     attack_each(chosen, folder, device=device, trusted=trusted)
-    report_run(RunFolder(folder), device, Gates(conditions), as_json, trusted)
+    report_run(RunFolder(folder), device, Gates(conditions), Output(as_json, everything), trusted)
 
 
 def _list_scored(folder: Path) -> list[str]:

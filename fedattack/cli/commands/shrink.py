@@ -18,7 +18,7 @@ def shrink(
     clients: Clients = "1",
     as_json: AsJson = False,
 ) -> None:
-    """Make a smaller copy of a record that is too large to keep; the record stays as it is.
+    """Copy a record that is too large to keep, with fewer rounds or clients; the record stays as it is.
 
     The copy says what it keeps, and attacks that need more refuse it. `fedattack check` says which. It is signed if
     FEDATTACK_SIGNING_KEY names a key.

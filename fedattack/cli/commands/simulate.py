@@ -17,7 +17,7 @@ def simulate(
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
-    """Run a preset's federated training on Flower, under observation.
+    """Run a preset's federated training on Flower, and record what its server sees.
 
     Example: `fedattack simulate quickstart --out runs/first --set alpha=0.1`
     """

@@ -18,6 +18,7 @@ from fedattack.cli.steps import (
     read_conditions,
     read_options,
     trust_asked,
+    trust_knowledge,
 )
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ def what_if(
     folder: Annotated[Path, typer.Argument(help="A run folder that was attacked, with its truth.", metavar="RUN")],
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder of the comparison, to be made.", metavar="DIR")],
     secagg: Annotated[
-        bool, typer.Option("--secagg", help="As if secure aggregation had been on: the server sees sums alone.")
+        bool, typer.Option("--secagg", help="As if secure aggregation had been on: the server sees only sums.")
     ] = False,
     noise: Annotated[
         list[str] | None,
@@ -44,7 +45,7 @@ def what_if(
         list[str] | None,
         typer.Option(
             "--keep",
-            help="As if of each update this share of entries had been kept, the largest ones, and the others set to 0; "
+            help="As if each update had kept this share of its entries, the largest ones, and had the others set to 0; "
             "repeatable.",
             metavar="SHARE",
         ),
@@ -61,11 +62,11 @@ def what_if(
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
-    """Make the attacks of a finished run again as if its clients had been defended, beside the run as it was.
+    """Repeat the attacks of a finished run as if its clients had been defended, and compare.
 
-    Nothing is trained, and nothing in RUN is changed. Copies of its record are altered, attacked and judged. Writes
-    DIR/what-if.html, .md and .json, and a report of each copy. The page says what this cannot tell. `tradeoff` trains
-    anew. --fail-if is about the altered copies.
+    Nothing is trained, and nothing in RUN changes. fedattack alters copies of the record, attacks them and judges. It
+    writes DIR/what-if.html, .md and .json, and a report of each copy. The page says what this cannot tell. `tradeoff`
+    trains anew. --fail-if applies to the altered copies.
 
     Example: `fedattack what-if runs/first --secagg --noise 0.01 --noise 0.1 --keep 0.1 --out runs/what-if`
     """
@@ -73,7 +74,7 @@ def what_if(
     from fedattack.grids.whatif.alteration import NOTHING, read_alterations
     from fedattack.grids.whatif.asked import check_room, check_run, list_siblings, options_of_run
     from fedattack.record.folder import RunFolder
-    from fedattack.runs.asked import asked_of_knowledge, asked_of_study
+    from fedattack.runs.asked import asked_of_study
     from fedattack.runs.checks import check_attacks, check_conditions, check_device, options_among
 
     request = Request(
@@ -96,10 +97,10 @@ def what_if(
     check_attacks(possible, given)
     check_conditions(conditions, possible, isolating=True)
     check_room(parts, out, cells, keep_records=request.keep_records)
-    trusted = set()
+    opened = RunFolder(folder)
+    trusted = trust_knowledge(opened, trust)
     if trust:
-        opened = RunFolder(folder)
-        trusted = trust_asked([*asked_of_knowledge(opened), *asked_of_study(opened)])
+        trusted |= trust_asked(asked_of_study(opened))
     wanted = {**options_of_run(folder, possible), **given}
 
     def choose(chosen: Sequence[str]) -> "list[Attack]":

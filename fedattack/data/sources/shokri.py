@@ -1,7 +1,6 @@
 """Location-30 and Purchase-100, as Shokri et al. 2017 distribute them."""
 
 import tarfile
-import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -50,6 +49,9 @@ class _Shokri:
         file.parent.mkdir(parents=True, exist_ok=True)
         archive = file.with_name(self.archive)
         url = f"https://raw.githubusercontent.com/privacytrustlab/datasets/master/{self.archive}"
+        # Here, as TLS takes long to import for a listing.
+        import urllib.request
+
         urllib.request.urlretrieve(url, archive)
         # Under another name until it is whole: a killed download leaves no half file.
         partial = file.with_name(f"{self.member}.part")

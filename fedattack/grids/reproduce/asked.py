@@ -34,7 +34,7 @@ def _select_cells(spec: Reproduction, only: Sequence[str]) -> list[Cell]:
     for text in only:
         column, _, value = text.partition("=")
         if column not in spec.columns:
-            words = instead(column, spec.columns, listed=False)
+            words = instead(column, spec.columns)
             raise ConfigError(f"--only {text}: unknown column {column!r} of COLUMN=VALUE: {words}")
         # As texts, so that 1, 1.0 and "1" name the same cell.
         choices = {write_value(choice): choice for choice in spec.choices(column)}
@@ -42,7 +42,7 @@ def _select_cells(spec: Reproduction, only: Sequence[str]) -> list[Cell]:
             # As the grid's are shown: 1.0 as 1.
             value = write_value(float(value))
         if value not in choices:
-            raise ConfigError(f"--only {text}: {instead(value, choices, listed=False)}")
+            raise ConfigError(f"--only {text}: {instead(value, choices)}")
         wanted.setdefault(column, []).append(choices[value])
     cells = [cell for cell in spec.cells if cell.lies_in(wanted)]
     if not cells:
@@ -58,7 +58,7 @@ def _read_files(spec: Reproduction, data: Sequence[str]) -> dict[str, Path]:
     for text in data:
         name, _, path = text.partition("=")
         if name not in names or not path.endswith((".npz", ".toml")):
-            words = instead(name, sorted(names), listed=False)
+            words = instead(name, sorted(names))
             raise ConfigError(f"--data {text}: expected NAME=PATH.npz or .toml; as a name {words}")
         files[name] = Path(path).expanduser().absolute()
         if not files[name].is_file():

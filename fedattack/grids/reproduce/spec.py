@@ -137,7 +137,8 @@ def load_reproduction(name: str) -> Reproduction:
         If there is none of that name, or its file is damaged.
     """
     if name not in reproduction_names():
-        raise ConfigError(f"unknown reproduction {name!r}: {instead(name, reproduction_names())}")
+        words = instead(name, reproduction_names(), listed="presets")
+        raise ConfigError(f"unknown reproduction {name!r}: {words}")
     return Reproduction.read(_folder() / f"{name}.toml")
 
 

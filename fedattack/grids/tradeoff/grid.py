@@ -113,7 +113,7 @@ def make_cells(preset: str, strengths: Mapping[str, Sequence[Value]]) -> list[Ce
 
 def _check_name(where: str, name: str, known: Collection[str]) -> None:
     if name not in known:
-        raise ConfigError(f"{where}: unknown defence {name!r}: {instead(name, known, listed=False)}")
+        raise ConfigError(f"{where}: unknown defence {name!r}: {instead(name, known)}")
 
 
 def _check_strength(name: str, ladder: Ladder, value: float) -> None:
