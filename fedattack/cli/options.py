@@ -183,9 +183,10 @@ OwnExamples = Annotated[
     str | None,
     typer.Option(
         "--examples",
-        help="Of an app of any framework: your function (partition, partitions) that returns a client's examples and "
-        "labels, and, if there are, those held out.",
+        help="Your function (partition, partitions) that returns a client's examples and labels, and its held-out "
+        "examples and labels if it has any; for apps of any framework.",
         metavar="MODULE:FUNCTION",
+        rich_help_panel=OF_APP,
     ),
 ]
 
@@ -193,8 +194,9 @@ OwnLosses = Annotated[
     str | None,
     typer.Option(
         "--losses",
-        help="Of an app of any framework: your function (arrays, examples, labels) that returns a loss for each.",
+        help="Your function (arrays, examples, labels) that returns the loss of each example.",
         metavar="MODULE:FUNCTION",
+        rich_help_panel=OF_APP,
     ),
 ]
 
@@ -202,9 +204,10 @@ OwnUpdate = Annotated[
     str | None,
     typer.Option(
         "--update",
-        help="Of an app of any framework: your function (arrays, examples, labels, seed) that returns the arrays that "
-        "a client of these examples would send.",
+        help="Your function (arrays, examples, labels, seed) that returns the arrays that a client with these examples "
+        "would send.",
         metavar="MODULE:FUNCTION",
+        rich_help_panel=OF_APP,
     ),
 ]
 
