@@ -74,6 +74,5 @@ def write_plain_run(
 
 
 def judged(folder: Path) -> Finding:
-    """Attack and judge a run folder."""
-    (finding,) = attack_and_judge("plaintext", folder).values()
-    return finding
+    """Attack and judge a run folder, and return the headline."""
+    return attack_and_judge("plaintext", folder)["own-examples"]
