@@ -138,7 +138,9 @@ def _chance_to_meet(values: Floats, errors: Floats, ordered: Floats) -> Floats:
     gaps = gaps[gaps > _SAME * (ordered[-1] - ordered[0])]
     # The first percentile: one odd number between the others does not make a column fine.
     finest = float(np.quantile(gaps, 0.01, method="lower")) if len(gaps) else 0.0
-    inside = np.maximum(2 * errors, finest) / np.maximum(width, np.finfo(float).tiny)
+    inside = np.ones(len(values))
+    # Of a window without any width all numbers are the same one.
+    np.divide(np.maximum(2 * errors, finest), width, out=inside, where=width > 0)
     by_width = (size + 1) / (count + 1) * np.minimum(inside, 1.0)
     return np.asarray(np.clip(np.maximum(by_count, by_width), np.finfo(float).tiny, 1.0))
 

@@ -98,7 +98,8 @@ class Known:
                     values = np.stack([compute(self.x[rows]) for _, rows in some])
                     # One that is the same in all columns, such as of a class of equal examples, says nothing.
                     varies = np.ptp(values, axis=1) > 0
-                    yield Items(name + suffix, values[varies], np.array([client for client, _ in some])[varies])
+                    if varies.any():
+                        yield Items(name + suffix, values[varies], np.array([client for client, _ in some])[varies])
 
 
 @dataclass(frozen=True, eq=False)
@@ -134,7 +135,8 @@ class Items:
     @cached_property
     def held_twice(self) -> float:
         """Which share of the different rows two holders have, as where a table has few values; 0 if hardly any."""
-        contents = np.ascontiguousarray(self.rows + 0.0).view(f"V{self.rows.shape[1] * 8}").ravel()
+        # As float32, in which examples are known: half the memory. Adding 0 makes −0 to 0.
+        contents = (self.rows.astype(np.float32) + np.float32(0)).view(f"V{self.rows.shape[1] * 4}").ravel()
         _, which = np.unique(contents, return_inverse=True)
         pairs = np.unique(np.stack([which, self.holders]), axis=1)
         holders = np.bincount(pairs[0])

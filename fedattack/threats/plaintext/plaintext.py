@@ -11,11 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from fedattack.attacks.base import Attack, Seen
+from fedattack.attacks.base import SHOWN, Attack, Plants, Seen
 from fedattack.base.errors import short
 from fedattack.base.stored import OPTIONAL, Axes, Name
 from fedattack.base.structured import fields
 from fedattack.record import Record
+from fedattack.record.format import Arrays
 from fedattack.threats.plaintext.arrays import Sent, sent_arrays
 from fedattack.threats.plaintext.options import PlaintextOptions
 from fedattack.threats.plaintext.values import Plain, families_of, plain_replies, vectors_of
@@ -24,6 +25,9 @@ from fedattack.threats.plaintext.values import Plain, families_of, plain_replies
 _MOST_OF_CLIENT, _MOST_VECTORS, _MOST_NUMBERS = 50, 100_000, 2**23
 
 _MOST_KEYS = 200
+
+# The arrays that a positive control adds to replies.
+_PLANTED = "planted"
 
 # Arrays that are kept of a run, and their axes.
 _MOST_ARRAYS, _MOST_AXES = 20_000, 32
@@ -173,12 +177,17 @@ class PlainValues:
         return listed
 
 
-class Plaintext(Attack):
+class Plaintext(Attack, Plants):
     """Which arrays, numbers and texts replies hold, which of them may be examples, and what tells clients apart."""
 
     options = PlaintextOptions()
     found = PlainValues
     knows: ClassVar[tuple[str, ...]] = ("nothing, to read what clients send",)
+    planted: ClassVar[str] = SHOWN
+
+    def plant(self, reply: Arrays, rows: NDArray[np.float32], count: int) -> Arrays:
+        """Add arrays of some of a client's own rows, and of the mean of all, to its reply."""
+        return {**reply, _PLANTED: rows[:count], f"{_PLANTED}-mean": rows.mean(axis=0)}
 
     def attack(self, seen: Seen) -> PlainValues:
         """Keep the vectors of each node, and gather what is seen of each name."""
