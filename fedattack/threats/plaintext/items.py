@@ -136,7 +136,8 @@ class Items:
     def held_twice(self) -> float:
         """Which share of the different rows two holders have, as where a table has few values; 0 if hardly any."""
         # As float32, in which examples are known: half the memory. Adding 0 makes −0 to 0.
-        contents = (self.rows.astype(np.float32) + np.float32(0)).view(f"V{self.rows.shape[1] * 4}").ravel()
+        rows = np.ascontiguousarray(self.rows, dtype=np.float32) + np.float32(0)
+        contents = rows.view(f"V{rows.shape[1] * 4}").ravel()
         _, which = np.unique(contents, return_inverse=True)
         pairs = np.unique(np.stack([which, self.holders]), axis=1)
         holders = np.bincount(pairs[0])
