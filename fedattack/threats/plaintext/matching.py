@@ -302,21 +302,42 @@ def _count_bits(items: Items, found: Rows, distances: Floats, free: int) -> Floa
 
 def _pair_columns(values: Floats, table: Floats, tolerance: float) -> list[tuple[int, int]]:
     """Say which columns of values (n, some) are columns of a table (m, all): pairs of their indices."""
-    some = values[np.linspace(0, len(values) - 1, min(len(values), _SOME_ROWS)).astype(int)]
     ordered, margin = np.sort(table, axis=0), tolerance * np.abs(table).max(axis=0)
+    # Three rows show of most arrays that they are something else.
+    few = _meet_columns(_take_some(values, 3), ordered, margin)
+    candidates = few.mean(axis=0) > 0.5
+    if candidates.any(axis=1).sum() < 2:
+        return []
+    some = _take_some(values, _SOME_ROWS)
+    met = _meet_columns(some, ordered, margin) & candidates
     pairs = []
     left = [*range(table.shape[1])]
     for index in range(values.shape[1]):
         best, most = -1, 0
         for column in left:
-            numbers = some[:, index]
-            at = np.searchsorted(ordered[:, column], numbers - margin[column])
-            met = np.abs(ordered[np.minimum(at, len(ordered) - 1), column] - numbers) <= margin[column]
+            fits = met[:, index, column]
+            if fits.mean() < _IN_COLUMN:
+                continue
             # Of columns that all fit, such as those of 0 and 1, the one with most values says most.
-            different = len(np.unique(numbers[met]))
-            if met.mean() >= _IN_COLUMN and different > most:
+            different = len(np.unique(some[fits, index]))
+            if different > most:
                 best, most = column, different
         if best >= 0:
             pairs.append((index, best))
             left.remove(best)
     return pairs
+
+
+def _take_some(values: Floats, count: int) -> Floats:
+    """Return so many rows, evenly spread."""
+    return values[np.linspace(0, len(values) - 1, min(len(values), count)).astype(int)]
+
+
+def _meet_columns(values: Floats, ordered: Floats, margin: Floats) -> NDArray[np.bool_]:
+    """Say which numbers (n, some) stand in which columns of a table whose columns are sorted: (n, some, all)."""
+    met = np.zeros((*values.shape, ordered.shape[1]), dtype=np.bool_)
+    for column in range(ordered.shape[1]):
+        at = np.searchsorted(ordered[:, column], values - margin[column])
+        nearest = ordered[np.minimum(at, len(ordered) - 1), column]
+        met[:, :, column] = np.abs(nearest - values) <= margin[column]
+    return met
