@@ -78,7 +78,7 @@ def control(
             (WHOLE, by_kind[WHOLE], (ALL,), partial(_step, folder)),
             # What gives rows away to one attack tells another nothing.
             *(
-                (ATTACKS[name].planted, [name], (count,), partial(_plant_rows, folder, name))
+                (_find_kind(name), [name], (count,), partial(_plant_rows, folder, name))
                 for name in by_kind[PLANTED]
                 for count in VALUES
             ),
@@ -126,6 +126,14 @@ def _takes(name: str, kind: str) -> bool:
         PLANTED: isinstance(attack, Plants),
     }
     return takes[kind]
+
+
+def _find_kind(name: str) -> str:
+    """Return what an attack that plants lets clients send."""
+    attack = ATTACKS[name]
+    if not isinstance(attack, Plants):
+        return PLANTED
+    return attack.planted
 
 
 def _look(
