@@ -71,15 +71,15 @@ def tables_of_clusters() -> list[tuple[Any, Any]]:
 def irises() -> list[tuple[Any, Any]]:
     """Give six clients unequal shares of the classes of iris."""
     x, y = load_iris(return_X_y=True)
-    draw = np.random.default_rng(0)
     parts = []
     for site in range(6):
+        draw = np.random.default_rng(0)
         rows = []
         for label in range(3):
-            of_class = np.random.default_rng(label).permutation(np.flatnonzero(y == label))
+            of_class = draw.permutation(np.flatnonzero(y == label))
             start = sum(share[label] for share in SHARES[:site])
             rows.append(of_class[start : start + SHARES[site][label]])
-        which = draw.permutation(np.concatenate(rows))
+        which = np.concatenate(rows)
         parts.append((x[which], y[which]))
     return parts
 
