@@ -61,13 +61,18 @@ def sent_arrays(record: Record, size: int | None) -> Iterator[Sent]:
     for round_ in record:
         for reply in round_.observations:
             if reply.status == "ok" and reply.arrays:
-                yield from _list_new(reply.node, reply.arrays, reply.received or {}, size, seen)
+                yield from _list_new(reply.node, "train", reply.arrays, reply.received or {}, size, seen)
         if record.view == "aggregate" and round_.aggregate:
-            yield from _list_new(SUM, round_.aggregate, round_.common or {}, size, seen)
+            yield from _list_new(SUM, "train", round_.aggregate, round_.common or {}, size, seen)
+    for others in record.others:
+        if others.way == "reply" and others.arrays:
+            for node in others.nodes:
+                yield from _list_new(node, others.type, others.arrays, {}, size, seen)
 
 
 def _list_new(
     node: str,
+    type_: str,
     arrays: Mapping[str, NDArray[Any]],
     received: Mapping[str, NDArray[Any]],
     size: int | None,
@@ -85,10 +90,10 @@ def _list_new(
         if is_echo or digest in before:
             continue
         before.append(digest)
-        kept[name] = make_sent(node, "train", name, array)
+        kept[name] = make_sent(node, type_, name, array)
         yield kept[name]
     if size is not None:
-        yield from _join_sparse(node, kept, size)
+        yield from _join_sparse(node, type_, kept, size)
 
 
 def _digest(contents: bytes) -> bytes:
@@ -143,7 +148,7 @@ def rows_of(values: NDArray[Any], shape: tuple[int, ...]) -> list[Floats]:
     return [way.astype(np.float64) for way in ways]
 
 
-def _join_sparse(node: str, arrays: Mapping[str, Sent], size: int) -> Iterator[Sent]:
+def _join_sparse(node: str, type_: str, arrays: Mapping[str, Sent], size: int) -> Iterator[Sent]:
     """Yield rows that a reply holds as indices and values: one alone, or several whose ends are a third array (CSR)."""
     flat = {name: sent for name, sent in arrays.items() if sent.values.ndim == 1 and np.isfinite(sent.values).all()}
     whole = {name: sent for name, sent in flat.items() if sent.is_whole and sent.values.min() >= 0}
@@ -159,7 +164,7 @@ def _join_sparse(node: str, arrays: Mapping[str, Sent], size: int) -> Iterator[S
             dense = np.zeros((len(starts) - 1, size), np.float32)
             if dense.size <= SMALL * size and len({*zip(rows.tolist(), columns.tolist(), strict=True)}) == len(columns):
                 dense[rows, columns] = numbers.values
-                yield Sent(node, "train", f"{other} at {name}", dense, False, numbers.precision)
+                yield Sent(node, type_, f"{other} at {name}", dense, False, numbers.precision)
 
 
 def _find_starts(whole: Mapping[str, Sent], taken: tuple[str, str], columns: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -9,6 +9,7 @@ from fedattack.attacks import ATTACKS, read_knowledge
 from fedattack.audit.finding import LEAK, NO_EVIDENCE
 from fedattack.audit.readoff import bits_of_matches
 from fedattack.record import Exchange, Record, RecordWriter, Reply, project_record
+from fedattack.record.others import Others
 from fedattack.threats.plaintext import plaintext
 from fedattack.threats.plaintext.arrays import make_sent, rows_of, sent_arrays
 from fedattack.threats.plaintext.contents import KnownExamples, find_contents
@@ -272,6 +273,17 @@ def test_rows_of_indices_and_values_are_put_together(tmp_path):
     writer.close()
     sent = {array.name: array.values for array in sent_arrays(Record(tmp_path / "record"), 4)}
     assert np.array_equal(sent["data at indices"], dense)
+
+
+def test_arrays_of_evaluations_are_read_too(tmp_path):
+    writer = RecordWriter(tmp_path / "record", seed=0)
+    rows = np.random.default_rng(0).normal(size=(3, 4)).astype(np.float32)
+    others = [Others("evaluate", "reply", ("a",), arrays={"curve.rows": rows})]
+    writer.write(Exchange(1, {"w": np.zeros(4, np.float32)}, [Reply("a", "ok", {}, 5)], others=others))
+    writer.close()
+    (sent,) = sent_arrays(Record(tmp_path / "record"), 4)
+    assert (sent.node, sent.type, sent.name) == ("a", "evaluate", "curve.rows")
+    assert np.array_equal(sent.values, rows)
 
 
 def test_what_a_client_sends_back_as_it_came_is_not_its_own(tmp_path):
