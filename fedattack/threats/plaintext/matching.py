@@ -330,7 +330,8 @@ def _pair_columns(values: Floats, table: Floats, tolerance: float) -> list[tuple
 
 def _take_some(values: Floats, count: int) -> Floats:
     """Return so many rows, evenly spread."""
-    return values[np.linspace(0, len(values) - 1, min(len(values), count)).astype(int)]
+    rows = np.linspace(0, len(values) - 1, min(len(values), count)).astype(np.int64)
+    return np.asarray(values[rows])
 
 
 def _meet_columns(values: Floats, ordered: Floats, margin: Floats) -> NDArray[np.bool_]:
