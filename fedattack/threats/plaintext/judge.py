@@ -139,13 +139,16 @@ class PlaintextJudge(Judge[PlaintextCase]):
         rate = Rate.of([np.diagonal(share) for share in found.shares[found.best]])
         null = found.draw(np.random.default_rng((self.cases[0].seed, stream, _SHUFFLING)), self.shuffles)
         right, certain = zip(*(contents.count_read(examples=examples) for contents in blocks), strict=True)
+        reason = "the null is what other clients send"
+        if rate.value:
+            reason += f"; most stands in {found.best}"
         return rate.measured(
-            f"the null is what other clients send; most stands in {found.best}",
+            reason,
             interval=rate.interval(comparisons=len(names)),
             null=null_of(null.tolist(), rate.n),
             chance=float(null.mean()),
             test=found.test(np.random.default_rng((self.cases[0].seed, stream, _TESTING))),
-            series=self.show(CONTENTS),
+            series={name: rows for name, rows in self.show(CONTENTS).items() if rows},
             by_seed=rate.by_seed,
             read_off=read_off(what, right, certain),
         )

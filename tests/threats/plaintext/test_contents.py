@@ -238,6 +238,19 @@ def test_a_page_says_what_arrays_hold(tmp_path):
     assert found["statistics"].verdict == NO_EVIDENCE
 
 
+def test_rows_of_other_clients_are_no_leak_of_the_sender(tmp_path):
+    tables = {}
+
+    def says(client, x, y):
+        tables[client] = x
+        # Everybody passes on what the first client holds.
+        return {"rows": tables[0][client : client + 2]} if client else {}
+
+    found = judged_all(write_plain_run(tmp_path, plain, adds=says))["given-away"]
+    assert (found.verdict, found.value, found.is_certain, found.series) == (NO_EVIDENCE, 0.0, False, {})
+    assert found.reason.startswith("the null is what other clients send: 0% is not above chance")
+
+
 def test_an_ordinary_app_gives_nothing_away(tmp_path):
     found = judged_all(write_plain_run(tmp_path, plain))
     assert {finding.verdict for finding in found.values()} == {NO_EVIDENCE}
