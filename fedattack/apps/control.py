@@ -3,8 +3,8 @@
 The same attack is made of the same record, in which something is planted by the app's own step. For attacks of losses
 each client is trained further on those of the targets that are its own. For attacks that read updates it sends one
 plain step on a few of them in the place of its reply. Where the attack counts all that a client holds, the step is on
-all of them. For attacks on tables it sends trees that split by its own values. If nothing of that is seen, the attack
-cannot tell anything here.
+all of them. For attacks on tables it sends trees that split by its own values, and for what is read as it is, examples
+of its own. If nothing of that is seen, the attack cannot tell anything here.
 """
 
 from collections.abc import Callable, Collection, Mapping, MutableMapping, Sequence
@@ -44,7 +44,7 @@ ALL = 0
 """Stands for a step on all of a client's own targets."""
 
 VALUES = (1, 4, 16, 64)
-"""By how many of its own values of each column a client's trees split, at most."""
+"""By how many of its own values of each column a client's trees split, or how many of its own examples it sends."""
 
 
 def control(
@@ -77,7 +77,11 @@ def control(
             (STEPPED, by_kind[STEPPED], TOGETHER, partial(_step, folder)),
             (WHOLE, by_kind[WHOLE], (ALL,), partial(_step, folder)),
             # What gives rows away to one attack tells another nothing.
-            *((PLANTED, [name], VALUES, partial(_plant_rows, folder, name)) for name in by_kind[PLANTED]),
+            *(
+                (_find_kind(name), [name], (count,), partial(_plant_rows, folder, name))
+                for name in by_kind[PLANTED]
+                for count in VALUES
+            ),
         ]
         for kind, names, amounts, plant in tries:
             left = []
@@ -122,6 +126,14 @@ def _takes(name: str, kind: str) -> bool:
         PLANTED: isinstance(attack, Plants),
     }
     return takes[kind]
+
+
+def _find_kind(name: str) -> str:
+    """Return what an attack that plants lets clients send."""
+    attack = ATTACKS[name]
+    if not isinstance(attack, Plants):
+        return PLANTED
+    return attack.planted
 
 
 def _look(

@@ -492,11 +492,12 @@ def _find_answers(
         # A witness that lists all that it saw.
         if len(client.trained) == client.trained.total:
             whole.append(client.name)
-    examples = None
+    examples = labels = None
     if not fields(holding.sample) and holding.complete:
         examples = np.array([x for x, _ in holding.complete.values()], dtype=np.float32)
+        labels = np.array([y for _, y in holding.complete.values()], dtype=np.float64)
     holders = [holding.holders.get(key, ()) for key in holding.complete]
-    held = HeldByClients(knowledge, record, find_content(record), seen, whole, examples, holders)
+    held = HeldByClients(knowledge, record, find_content(record), seen, whole, examples, holders, labels)
     return find_answers(held, failed)
 
 

@@ -294,8 +294,21 @@ class Attack(ABC):
         """Attack, and return what is found, an object of :attr:`found`; everything that the attack needs is there."""
 
 
+PLANTED, SHOWN = "planted", "shown"
+"""What clients do in a control of such an attack: they send trees that split by their own values, or some of their own
+examples as they are."""
+
+
 class Plants(ABC):
-    """An attack whose positive control in audits of apps is a reply that gives some of a client's own rows away."""
+    """An attack whose positive control in audits of apps is a reply that gives some of a client's own rows away.
+
+    Attributes
+    ----------
+    planted
+        :data:`PLANTED` or :data:`SHOWN`.
+    """
+
+    planted: ClassVar[str]
 
     @abstractmethod
     def plant(self, reply: Arrays, rows: NDArray[np.float32], count: int) -> Arrays:

@@ -37,6 +37,8 @@ class HeldByClients:
         several arrays, there are none, or nobody gathered them.
     holders
         (n,): who holds each, none for one of nobody.
+    labels
+        (n,): the label of each of ``examples``; ``None`` where nobody gathered them.
     """
 
     knowledge: Knowledge
@@ -46,6 +48,7 @@ class HeldByClients:
     whole: Sequence[str]
     examples: NDArray[Any] | None = None
     holders: Sequence[Sequence[str]] = ()
+    labels: NDArray[Any] | None = None
 
     def of_whole(self) -> list[tuple[str, NDArray[Any]]]:
         """List the clients of which all examples are known, and these."""

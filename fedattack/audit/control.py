@@ -3,6 +3,8 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from fedattack.attacks.base import PLANTED as PLANTED
+from fedattack.attacks.base import SHOWN as SHOWN
 from fedattack.audit.finding import CANNOT_TELL, NO_EVIDENCE, Finding
 from fedattack.base.reasons import Reason, find_reason
 
@@ -10,9 +12,9 @@ CONTROL = "control"
 """Kind of the ground that a positive control adds to a finding."""
 
 
-TRAINED, STEPPED, WHOLE, PLANTED = "trained", "stepped", "whole", "planted"
-"""What clients do in a control: they train further on their own targets, send one plain step on some of them or on all,
-or send trees that split by their own values."""
+TRAINED, STEPPED, WHOLE = "trained", "stepped", "whole"
+"""What clients do in a control: they train further on their own targets, or send one plain step on some of them or on
+all."""
 
 
 @dataclass(frozen=True)
@@ -22,10 +24,10 @@ class Control:
     Attributes
     ----------
     kind
-        :data:`TRAINED`, :data:`STEPPED`, :data:`WHOLE` or :data:`PLANTED`.
+        :data:`TRAINED`, :data:`STEPPED`, :data:`WHOLE`, :data:`PLANTED` or :data:`SHOWN`.
     amount
-        Passes over their own targets, how many of these are in the step, 0 for all of them, or values of each column:
-        the first that was seen, or the last that was tried.
+        Passes over their own targets, how many of these are in the step, 0 for all of them, values of each column, or
+        examples: the first that was seen, or the last that was tried.
     is_seen
         Whether the attack shows a leak then.
     """
@@ -42,8 +44,10 @@ class Control:
             if self.amount == 1:
                 times = "once more"
             return f"were trained further on their own targets, {times}"
+        count = {1: "one"}.get(self.amount, self.amount)
+        if self.kind == SHOWN:
+            return f"send {count} of their own examples as they are, and the mean of all"
         if self.kind == PLANTED:
-            count = {1: "one"}.get(self.amount, self.amount)
             return f"send trees that split by {count} of their own values of each column"
         if self.kind == WHOLE:
             return "send one plain step on all of their own targets"

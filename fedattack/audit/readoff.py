@@ -3,7 +3,8 @@
 A test needs many targets. A single example of many numbers that is met number by number needs none: where no other
 known example is near it, no accident meets it. How unlikely that is, is counted in bits. Two kinds of things are read:
 
-- *examples*, of which each number says how rare it is (:func:`bits_beside`);
+- *examples*, of which each number says how rare it is (:func:`bits_beside`), and where they stand as they are, how
+  exactly it is met (:func:`bits_of_matches`);
 - *items*, such as words, of which each says little: those that one client alone holds are counted
   (:func:`bits_of_items`).
 
@@ -28,6 +29,9 @@ _MOST_COMPARED = 2**31
 
 # Numbers that are compared at once.
 _AT_ONCE = 2**22
+
+# Numbers nearer to each other than this part of their span are one number, but for rounding.
+_SAME = 1e-6
 
 # Known examples by which columns are compared with each other.
 _COMPARED_ROWS = 1_000
@@ -92,6 +96,53 @@ def bits_beside(examples: Floats, others: Floats, known: Floats, tolerance: floa
             # A rival that is nearer in all columns but a few leaves the bits of these few alone.
             bits[row] = min(bits[row], float((~near @ rarity).min()))
     return bits
+
+
+def bits_of_matches(examples: Floats, errors: Floats, known: Floats) -> Floats:
+    """Say how many bits tell each example from an accident that comes as near in all columns.
+
+    :func:`bits_beside` counts how many known examples have a number, which of few examples tells little. Here counts,
+    too, how exactly a number is met. Around each number known ones are taken as spread evenly. No number is taken as
+    finer than the column is: where its values are multiples of 0.1, an error below that tells nothing more.
+
+    Parameters
+    ----------
+    examples, errors
+        (n, columns), (n, columns) or (columns,): numbers that were met, and the largest error by which.
+    known
+        (k, columns): numbers of the same kind, these among them.
+
+    Returns
+    -------
+    ndarray
+        (n,): as in :func:`bits_beside`, columns are taken for independent, but for those that say the same.
+    """
+    bits = np.zeros(len(examples))
+    errors = np.broadcast_to(errors, examples.shape)
+    for column in _columns_apart(known):
+        bits -= np.log2(_chance_to_meet(examples[:, column], errors[:, column], np.sort(known[:, column])))
+    return bits
+
+
+def _chance_to_meet(values: Floats, errors: Floats, ordered: Floats) -> Floats:
+    """Return how likely another number comes as near to each value (n,), by numbers of its column in their order."""
+    count = len(ordered)
+    # The value's own entry is none of the others.
+    within = np.searchsorted(ordered, values + errors, "right") - np.searchsorted(ordered, values - errors, "left")
+    by_count = np.where(within > 1, within / (count + 1), 0.0)
+    # The window holds a tenth of all numbers, and four at least.
+    size = min(count - 1, max(4, count // 10))
+    first = np.clip(np.searchsorted(ordered, values) - size // 2, 0, count - 1 - size)
+    width = ordered[first + size] - ordered[first]
+    gaps = np.diff(ordered)
+    gaps = gaps[gaps > _SAME * (ordered[-1] - ordered[0])]
+    # The first percentile: one odd number between the others does not make a column fine.
+    finest = float(np.quantile(gaps, 0.01, method="lower")) if len(gaps) else 0.0
+    inside = np.ones(len(values))
+    # Of a window without any width all numbers are the same one.
+    np.divide(np.maximum(2 * errors, finest), width, out=inside, where=width > 0)
+    by_width = (size + 1) / (count + 1) * np.minimum(inside, 1.0)
+    return np.asarray(np.clip(np.maximum(by_count, by_width), np.finfo(float).tiny, 1.0))
 
 
 def _find_near(rows: Floats, example: Floats, tolerance: float) -> Iterator[Flags]:

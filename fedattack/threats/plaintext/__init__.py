@@ -1,4 +1,4 @@
-"""Plaintext is what stands beside a model: numbers, lists and texts, which nobody masks or averages."""
+"""Plaintext is what a server reads as it is: arrays, numbers, lists and texts that hold examples or statistics."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 class PlaintextThreat(Threat):
     name = "plaintext"
-    question = "What do numbers and texts beside the model give away?"
+    question = "What do the numbers that clients send give away by themselves?"
     options = (PlaintextOptions,)
 
     def load_attacks(self) -> tuple[type, ...]:
@@ -31,12 +31,10 @@ class PlaintextThreat(Threat):
         return SECTION
 
     def find_truth(self, held: "HeldByClients") -> Mapping[str, Any] | None:
-        """Return the examples that are nearest to what clients sent; before a run nothing was."""
-        from fedattack.threats.plaintext.truths import nearest_examples
+        """Return the examples that are held against what clients sent; before a run nothing was."""
+        from fedattack.threats.plaintext.truths import known_examples
 
-        if held.record is None or held.examples is None:
-            return None
-        return nearest_examples(held.record, held.examples, held.holders)
+        return known_examples(held)
 
 
 THREAT = PlaintextThreat()

@@ -1,7 +1,8 @@
 """One seed's plaintext beside the examples that clients hold: what could be an example, and whose is nearest."""
 
+import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -13,6 +14,8 @@ from fedattack.audit.judge import Case
 from fedattack.audit.truth import NOBODY, SEVERAL, has_examples
 from fedattack.base.errors import DataError
 from fedattack.base.structured import fields, finite
+from fedattack.threats.plaintext.arrays import SUM, Sent, make_sent
+from fedattack.threats.plaintext.contents import Contents, KnownExamples, find_contents
 from fedattack.threats.plaintext.plaintext import PlainValues
 from fedattack.threats.plaintext.values import likeness, parts_of
 
@@ -35,17 +38,37 @@ Candidate = tuple[str, str, Floats]
 _ROUNDING, _FARTHER, _DIFFERENT = 1e-6, 1_000, 12
 
 
-@dataclass(frozen=True)
-class KnownExamples:
-    """Examples (n, size) and the client that holds each; "" for nobody."""
-
-    x: NDArray[np.float32]
-    owners: NDArray[np.str_]
+def _fits_labels(answers: Mapping[str, NDArray[Any]]) -> bool:
+    """Say whether labels are a number for each example, and names of clients are texts, where there are any."""
+    labels, whole = answers.get("labels"), answers.get("whole")
+    if labels is not None and (labels.shape != answers["owners"].shape or labels.dtype.kind != "f"):
+        return False
+    return whole is None or (whole.ndim == 1 and whole.dtype.kind == "U")
 
 
 @dataclass(frozen=True)
 class PlaintextCase(Case):
     """One seed's plaintext beside its truth."""
+
+    @cached_property
+    def contents(self) -> list[Contents]:
+        """What stands in what clients send, and what stands in sums, where there is either and examples are known."""
+        if self.examples is None:
+            return []
+        sent: list[tuple[str, Sent]] = []
+        sums: list[tuple[str, Sent]] = []
+        for array in self.found.list_sent():
+            if array.node == SUM:
+                sums.append((SUM, array))
+            else:
+                sent.append((self.truth.nodes.get(array.node, f"node {array.node}"), array))
+        for described, (client, name, numbers) in zip(self.found.vectors, self.vectors, strict=True):
+            sent.append((client, make_sent(client, described.type, name, numbers)))
+        targets = self.knowledge.targets
+        shape: tuple[int, ...] = (self.examples.x.shape[1],)
+        if targets is not None and not fields(targets.x) and math.prod(targets.x.shape[1:]) == shape[0]:
+            shape = targets.x.shape[1:]
+        return [find_contents(part, self.examples, shape) for part in (sent, sums) if part]
 
     @property
     def found(self) -> PlainValues:
@@ -55,17 +78,17 @@ class PlaintextCase(Case):
     @cached_property
     def node_clients(self) -> list[str]:
         """The client behind each node; one that only evaluates may be nobody's in the truth, and goes by its node."""
-        return [self.truth.nodes.get(node, f"node {node}") for node in self.found.nodes]
+        return [self.truth.nodes.get(node, SUM if node == SUM else f"node {node}") for node in self.found.nodes]
 
     @cached_property
     def examples(self) -> KnownExamples | None:
         """What vectors are compared with; ``None`` where no example of one array is known with its holder."""
         answers = self.truth.answers.get(THREAT)
         if answers is not None:
-            if not has_examples(answers) or not len(answers["x"]):
+            if not has_examples(answers) or not len(answers["x"]) or not _fits_labels(answers):
                 raise DataError(
                     f"seed {self.seed}: the truth's answer {THREAT!r}: expected x (n, size) of numbers and owners (n,) "
-                    "of names; write it again"
+                    "of names, perhaps with labels (n,) of numbers and whole (clients,) of names; write it again"
                 )
             if len(answers["x"]) > _MOST_EXAMPLES or answers["x"].size > _MOST_NUMBERS:
                 raise DataError(
@@ -73,14 +96,24 @@ class PlaintextCase(Case):
                     f"{answers['x'].shape[1]:,} numbers; at most {_MOST_EXAMPLES:,} of {_MOST_NUMBERS:,} numbers in "
                     "all are compared"
                 )
-            return KnownExamples(answers["x"].astype(np.float32, copy=False), answers["owners"])
+            none = np.full(len(answers["x"]), np.nan)
+            return KnownExamples(
+                answers["x"].astype(np.float32, copy=False),
+                answers["owners"],
+                answers.get("labels", none),
+                frozenset(answers.get("whole", np.zeros(0, np.str_)).tolist()),
+            )
         targets = self.knowledge.targets
         if targets is None or fields(targets.x) or len(targets) != len(self.truth.owners):
             return None
         rows, owners = self._list_holders()
         x = np.asarray(targets.x[rows]).reshape(len(rows), -1)
         comparable = finite(x)
-        known = KnownExamples(x[comparable], np.array(owners)[comparable])
+        y = np.asarray(targets.y)[rows].astype(np.float64) if targets.y.ndim == 1 else np.full(len(rows), np.nan)
+        sizes = dict(zip(self.truth.clients, self.truth.counts.sum(axis=1).tolist(), strict=True))
+        counts = Counter(np.array(owners)[comparable].tolist())
+        whole = frozenset(name for name, size in sizes.items() if size and counts[name] == size)
+        known = KnownExamples(x[comparable], np.array(owners)[comparable], y[comparable], whole)
         if not {*known.owners.tolist()} - {NOBODY}:
             return None
         return known

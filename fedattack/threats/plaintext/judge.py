@@ -15,14 +15,16 @@ from fedattack.audit.summaries import null_of
 from fedattack.audit.table import Row, rows_of
 from fedattack.base.errors import short
 from fedattack.threats.plaintext.case import Floats, PlaintextCase
+from fedattack.threats.plaintext.contents import Contents
 from fedattack.threats.plaintext.exchange import Nearest
-from fedattack.threats.plaintext.tables import BESIDE, CLIENTS, EACH_VECTOR, UNREAD, VECTORS
+from fedattack.threats.plaintext.items import EXAMPLES
+from fedattack.threats.plaintext.tables import BESIDE, CLIENTS, CONTENTS, EACH_VECTOR, UNREAD, VECTORS
 
 EQUAL = 0.9999
 """Likeness from which on a vector is an example, but for scale, offset and rounding."""
 
 # Streams of random numbers, apart from each other.
-_SHUFFLING, _TESTING = 1, 2
+_SHUFFLING, _TESTING, _EXAMPLES, _STATISTICS = 1, 2, 3, 4
 
 
 class PlaintextJudge(Judge[PlaintextCase]):
@@ -102,6 +104,79 @@ class PlaintextJudge(Judge[PlaintextCase]):
             reason = f"replies hold arrays beside the model that no attack reads: {short(names, 200)}; {reason}"
             verdict = CANNOT_TELL
         return Measurement(value=0.0, n=nobody.n, reason=reason, interval=interval, verdict=verdict, series=series)
+
+    @measure("given-away", "Own training examples that stand in what clients send")
+    def find_given_away(self) -> Measurement | None:
+        """Count the examples of a client that stand in what it sends: as they are, scaled, or in part."""
+        return self._judge_contents(examples=True)
+
+    @measure("statistics", "Statistics, counts and labels of own examples that stand in what clients send")
+    def find_statistics(self) -> Measurement | None:
+        """Count the statistics of a client's examples that stand in what it sends, to the last digits."""
+        return self._judge_contents(examples=False)
+
+    def _judge_contents(self, *, examples: bool) -> Measurement | None:
+        """Judge what stands in arrays and vectors; nothing where no example is known."""
+        blocks = self._contents
+        if not blocks:
+            return None
+        what = "example" if examples else "statistic"
+        by_block = [contents.shares(examples=examples) for contents in blocks]
+        names = sorted({name for shares in by_block for name in shares})
+        clients = [len(contents.clients) for contents in blocks]
+        if not names:
+            nobody = Rate([0.0] * len(clients), clients)
+            reason = f"no {what} that is known of a client stands in what it sends"
+            return Measurement(value=0.0, n=nobody.n, reason=reason, interval=nobody.interval(), verdict=NO_EVIDENCE)
+        none = [np.zeros((count, count)) for count in clients]
+        found = Nearest(
+            {
+                name: tuple(shares.get(name, zeros) for shares, zeros in zip(by_block, none, strict=True))
+                for name in names
+            }
+        )
+        stream = _EXAMPLES if examples else _STATISTICS
+        rate = Rate.of([np.diagonal(share) for share in found.shares[found.best]])
+        null = found.draw(np.random.default_rng((self.cases[0].seed, stream, _SHUFFLING)), self.shuffles)
+        right, certain = zip(*(contents.count_read(examples=examples) for contents in blocks), strict=True)
+        reason = "the null is what other clients send"
+        if rate.value:
+            reason += f"; most stands in {found.best}"
+        return rate.measured(
+            reason,
+            interval=rate.interval(comparisons=len(names)),
+            null=null_of(null.tolist(), rate.n),
+            chance=float(null.mean()),
+            test=found.test(np.random.default_rng((self.cases[0].seed, stream, _TESTING))),
+            series={name: rows for name, rows in self.show(CONTENTS).items() if rows},
+            by_seed=rate.by_seed,
+            read_off=read_off(what, right, certain),
+        )
+
+    @cached_property
+    def _contents(self) -> list[Contents]:
+        """What stands in what clients send, and in sums, of all runs."""
+        return [contents for case in self.cases for contents in case.contents]
+
+    @rows_of(CONTENTS)
+    def list_contents(self) -> Iterable[Row]:
+        """List by name what stands there, over all runs."""
+        rows: dict[tuple[str, str, str], dict[str, Any]] = {}
+        for contents in self._contents:
+            for matches, sure in zip(contents.matches, contents.certain, strict=True):
+                if not matches.own:
+                    continue
+                empty = {"found": 0, "items": 0, "certain": 0, "clients": 0, "others": 0.0, "how": ""}
+                key = {"name": short(matches.name, 200), "type": matches.type, "kind": matches.kind}
+                row = rows.setdefault((matches.name, matches.type, matches.kind), {**key, **empty})
+                row["found"] += len(matches.own)
+                row["items"] += contents.sizes[matches.kind, matches.sender]
+                row["certain"] += len(sure)
+                row["clients"] += 1
+                row["others"] += sum(len(items) for holder, items in matches.items.items() if holder != matches.sender)
+                # What stands there as it is, is found whatever its scale, too.
+                row["how"] = row["how"] or min(matches.how, default="")
+        return sorted(rows.values(), key=lambda row: (row["kind"] != EXAMPLES, -row["certain"], -row["found"]))
 
     @rows_of(BESIDE)
     def describe_keys(self, case: PlaintextCase) -> Iterable[Row]:

@@ -9,7 +9,7 @@ class PlaintextOptions(Options):
     """There is nothing to choose."""
 
     name = "plaintext"
-    title = "What stands in plaintext beside the model"
+    title = "What the numbers that clients send give away by themselves"
     paper = "none: the numbers and texts are read as they are"
     needs = Needs(
         views=("individual", "aggregate"),

@@ -1,6 +1,7 @@
-"""Read what stands in plaintext beside the model: vectors that may be examples, and what tells clients apart."""
+"""Read what clients send: arrays, and vectors beside these, that may be examples, and what tells clients apart."""
 
 import hashlib
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,10 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from fedattack.attacks.base import Attack, Seen
+from fedattack.attacks.base import SHOWN, Attack, Plants, Seen
 from fedattack.base.errors import short
 from fedattack.base.stored import OPTIONAL, Axes, Name
+from fedattack.base.structured import fields
 from fedattack.record import Record
+from fedattack.record.format import Arrays
+from fedattack.threats.plaintext.arrays import Sent, sent_arrays
 from fedattack.threats.plaintext.options import PlaintextOptions
 from fedattack.threats.plaintext.values import Plain, families_of, plain_replies, vectors_of
 
@@ -21,6 +25,12 @@ from fedattack.threats.plaintext.values import Plain, families_of, plain_replies
 _MOST_OF_CLIENT, _MOST_VECTORS, _MOST_NUMBERS = 50, 100_000, 2**23
 
 _MOST_KEYS = 200
+
+# The arrays that a positive control adds to replies.
+_PLANTED = "planted"
+
+# Arrays that are kept of a run, and their axes.
+_MOST_ARRAYS, _MOST_AXES = 20_000, 32
 
 
 @dataclass(frozen=True)
@@ -75,6 +85,32 @@ class UnreadArray:
     shape: Name
 
 
+@dataclass(frozen=True)
+class SentArray:
+    """An array of a reply, whose numbers lie apart.
+
+    Attributes
+    ----------
+    name, type, shape
+        Its name, the type of the message, and its shape.
+    whole
+        Whether its numbers are whole ones.
+    precision
+        How exactly a number is held, as a part of it.
+    """
+
+    name: Name
+    type: Name
+    shape: Annotated[tuple[Annotated[int, Field(ge=0, le=2**40)], ...], Field(max_length=32)]
+    whole: bool
+    precision: Annotated[float, Field(gt=0, le=1)]
+
+    @property
+    def size(self) -> int:
+        """How many numbers it has."""
+        return math.prod(self.shape)
+
+
 @dataclass(frozen=True, eq=False)
 class PlainValues:
     """What replies hold in plaintext.
@@ -97,6 +133,12 @@ class PlainValues:
         (vectors,): the node of each.
     arrays
         Those of which nothing is read.
+    sent
+        Those that are read: of each client what it sent once or more.
+    contents
+        (contents,): their numbers, one array behind the other; NaN for what is not finite.
+    senders
+        (sent,): the node of each.
     """
 
     nodes: tuple[Name, ...]
@@ -107,25 +149,52 @@ class PlainValues:
     numbers: Annotated[NDArray[np.floating], Axes("all")]
     whose: Annotated[NDArray[np.int64], Axes("vectors", low=0, into="nodes")]
     arrays: Annotated[tuple[UnreadArray, ...], Field(max_length=_MOST_KEYS), OPTIONAL] = ()
+    sent: Annotated[tuple[SentArray, ...], Field(max_length=_MOST_ARRAYS), OPTIONAL] = ()
+    contents: Annotated[NDArray[np.float32] | None, Axes("contents", nan=True)] = None
+    senders: Annotated[NDArray[np.int64] | None, Axes("sent", low=0, into="nodes")] = None
 
     def fault(self) -> str:
-        """Expect as many numbers as the vectors are long."""
-        if sum(vector.length for vector in self.vectors) == len(self.numbers):
-            return ""
-        return "the vectors do not fit their numbers"
+        """Expect as many numbers as the vectors are long, and as the arrays hold."""
+        if sum(vector.length for vector in self.vectors) != len(self.numbers):
+            return "the vectors do not fit their numbers"
+        contents, senders = self.contents, self.senders
+        if contents is None or senders is None:
+            return "the arrays have no numbers" if self.sent else ""
+        if sum(array.size for array in self.sent) != len(contents) or len(self.sent) != len(senders):
+            return "the arrays do not fit their numbers"
+        return ""
+
+    def list_sent(self) -> list[Sent]:
+        """Return the arrays with their numbers."""
+        listed: list[Sent] = []
+        if self.contents is None or self.senders is None:
+            return listed
+        start = 0
+        for array, node in zip(self.sent, self.senders.tolist(), strict=True):
+            values = self.contents[start : start + array.size].reshape(array.shape)
+            listed.append(Sent(self.nodes[node], array.type, array.name, values, array.whole, array.precision))
+            start += array.size
+        return listed
 
 
-class Plaintext(Attack):
-    """Which numbers and texts replies hold, which vectors among them may be examples, and what tells clients apart."""
+class Plaintext(Attack, Plants):
+    """Which arrays, numbers and texts replies hold, which of them may be examples, and what tells clients apart."""
 
     options = PlaintextOptions()
     found = PlainValues
-    knows: ClassVar[tuple[str, ...]] = ("nothing, to read what stands in plaintext",)
+    knows: ClassVar[tuple[str, ...]] = ("nothing, to read what clients send",)
+    planted: ClassVar[str] = SHOWN
+
+    def plant(self, reply: Arrays, rows: NDArray[np.float32], count: int) -> Arrays:
+        """Add arrays of some of a client's own rows, and of the mean of all, to its reply."""
+        return {**reply, _PLANTED: rows[:count], f"{_PLANTED}-mean": rows.mean(axis=0)}
 
     def attack(self, seen: Seen) -> PlainValues:
         """Keep the vectors of each node, and gather what is seen of each name."""
         replies = list(plain_replies(seen.record))
-        nodes = sorted({*seen.record.nodes}.union(*(reply.nodes for reply in replies)))
+        sent = _keep_arrays(seen)
+        senders = {array.node for array in sent}
+        nodes = sorted({*seen.record.nodes, *senders}.union(*(reply.nodes for reply in replies)))
         columns = {node: column for column, node in enumerate(nodes)}
         sizes, most = _limit_sizes(replies, len(nodes))
         kept = dict.fromkeys(nodes, 0)
@@ -161,7 +230,43 @@ class Plaintext(Attack):
             numbers=np.concatenate([np.zeros(0), *numbers]),
             whose=np.array(whose, dtype=np.int64),
             arrays=tuple(_list_unread(seen.record)[:_MOST_KEYS]),
+            sent=tuple(
+                SentArray(short(array.name, 200), array.type, array.values.shape, array.is_whole, array.precision)
+                for array in sent
+            ),
+            contents=np.concatenate([np.zeros(0, np.float32), *(array.values.ravel() for array in sent)]),
+            senders=np.array([columns[array.node] for array in sent], dtype=np.int64),
         )
+
+
+def _keep_arrays(seen: Seen) -> list[Sent]:
+    """Keep arrays of each node, so that nobody takes the room of another; a note tells how many are left out."""
+    size = None
+    targets = seen.knowledge.targets
+    if targets is not None and not fields(targets.x):
+        size = math.prod(targets.x.shape[1:])
+    senders = max(1, len(seen.record.nodes))
+    if seen.record.view == "aggregate":
+        senders = 1
+    most, numbers = max(1, _MOST_ARRAYS // senders), max(1, _MOST_NUMBERS // senders)
+    kept: list[Sent] = []
+    counts: Counter[str] = Counter()
+    sizes: Counter[str] = Counter()
+    left_out = 0
+    for array in sent_arrays(seen.record, size):
+        if (
+            counts[array.node] >= most
+            or sizes[array.node] + array.values.size > numbers
+            or array.values.ndim > _MOST_AXES
+        ):
+            left_out += 1
+            continue
+        counts[array.node] += 1
+        sizes[array.node] += array.values.size
+        kept.append(array)
+    if left_out:
+        seen.notes.append(f"{left_out:,} arrays are more than are held against examples")
+    return kept
 
 
 def _list_unread(record: Record) -> list[UnreadArray]:

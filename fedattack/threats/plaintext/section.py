@@ -6,7 +6,10 @@ from typing import Any
 from fedattack.audit.finding import Finding, list_words
 from fedattack.report.section import Explained, Section, by_guesses
 from fedattack.report.words import count_words
-from fedattack.threats.plaintext.tables import BESIDE, TEXTS, UNREAD, VECTORS, say_apart
+from fedattack.threats.plaintext.tables import BESIDE, CONTENTS, TEXTS, UNREAD, VECTORS, say_apart
+
+# Names whose contents are said in words; the table has all.
+_MOST_SAID = 8
 
 
 def _explain(findings: Sequence[Finding]) -> Explained:
@@ -14,6 +17,10 @@ def _explain(findings: Sequence[Finding]) -> Explained:
     found, series = by_guesses(findings), findings[0].series
     words = []
     examples = set()
+    shown: Mapping[str, Any] = next((finding.series for finding in findings if "contents" in finding.series), {})
+    for row in shown.get("contents", ())[:_MOST_SAID]:
+        words.append(_say_content(row))
+        examples.add(row["name"])
     for row in series.get("vectors", ()):
         if row["equal"]:
             vectors = count_words(row["vectors"], "vector")
@@ -30,6 +37,17 @@ def _explain(findings: Sequence[Finding]) -> Explained:
             f"Replies to {array['type']} hold the array {array['name']} ({array['shape']}), which no attack reads."
         )
     return Explained(found.rows, words or [_say_that_nothing_tells(series.get("beside", ()))])
+
+
+def _say_content(row: Mapping[str, Any]) -> str:
+    """Say what stands under one name."""
+    certain = ""
+    if row["certain"]:
+        certain = f"; {row['certain']:,} of these are certain"
+    form = {"": "", "scaled": ", but for their scale", "in part": ", some of their columns"}.get(row["how"], "")
+    clients = count_words(row["clients"], "client")
+    found = f"{row['found']:,} of {row['items']:,} {row['kind']}"
+    return f"{row['name']} holds {found} of {clients} that sent it{form}{certain}."
 
 
 def _say_what_it_tells(key: Mapping[str, Any]) -> str:
@@ -62,12 +80,16 @@ def _say_that_nothing_tells(beside: Sequence[Mapping[str, Any]]) -> str:
 
 
 SECTION = Section(
-    question="Do numbers or texts beside the model give examples away?",
+    question="Do the numbers that clients send give examples away by themselves?",
     explained=_explain,
     sentences={
         "own-examples": "Of the vectors beside a client's model, {value} are nearest to an example on which it trained"
         "{interval}{chance}.",
+        "given-away": "Of a client's own known examples, {value} stand in what it sends under one name"
+        "{interval}{chance}.",
+        "statistics": "Of one kind of statistics, counts or labels of a client's own examples, {value} stand in what "
+        "it sends under one name{interval}{chance}.",
     },
-    tables=(VECTORS, BESIDE),
+    tables=(CONTENTS, VECTORS, BESIDE),
     forms={"unread": UNREAD.form},
 )

@@ -86,6 +86,38 @@ UNREAD = Table(
 )
 
 
+def _say_found(row: Row) -> str:
+    return f"{row['found']:,} of {row['items']:,}"
+
+
+def _say_kind_of_content(row: Row) -> str:
+    return f"{row['kind']}, {row['how']}" if row["how"] else str(row["kind"])
+
+
+CONTENTS = Table(
+    "contents",
+    (
+        Column("name", "name", kinds.TEXT),
+        Column("type", "in replies to", kinds.TEXT, about="Of the message: train, or Flower's type."),
+        Column("kind", "what stands there", kinds.TEXT, _say_kind_of_content, about="Of the sender's own examples."),
+        Column("found", "of each client's own", kinds.COUNT, _say_found, about="How many of the senders' own."),
+        Column("items", kind=kinds.COUNT, about="How many these clients have."),
+        Column("certain", "certain", kinds.COUNT, about="Of those found, how many no accident would give."),
+        Column("clients", "clients", kinds.whole(1)),
+        Column("others", kind=kinds.number(0), about="How many of other clients, or of nobody, stand there as well."),
+        Column("how", kind=kinds.TEXT, about="Scaled or in part; empty for as they are."),
+    ),
+    title="What clients send of their examples",
+    caption="All arrays, lists and families of numbers in replies, held against the examples of each client and "
+    "against statistics of these, to the last digits. It is certain where no accident, and no example of others, would "
+    "give the same.",
+    file="one row for each name under which something of a client's own examples stands",
+    most=200,
+    over_runs=True,
+    about="By name and kind, what stands in what clients send, of all runs.",
+)
+
+
 def _say_own(row: Row) -> str:
     return shown(row["own"] / row["vectors"])
 

@@ -1,4 +1,4 @@
-"""The examples that are nearest to what clients send in plaintext: of all that is known, what a judge needs."""
+"""The examples that what clients send is held against: all of them, or of many those that are nearest."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedattack.attacks.held_examples import HeldByClients
 from fedattack.record import Record
 from fedattack.threats.plaintext.values import likeness, parts_of, plain_replies, vectors_of
 
@@ -14,6 +15,37 @@ MOST = 2_000
 
 # Examples that vectors are compared with at once.
 _AT_ONCE = 4_096
+
+# Numbers of examples that are all kept.
+_MOST_NUMBERS = 2**23
+
+
+def known_examples(held: HeldByClients) -> Mapping[str, NDArray[Any]] | None:
+    """Return what the judge of plaintext asks for in what clients hold; before a run nobody sent anything.
+
+    Returns
+    -------
+    dict or None
+        ``x`` (n, size) float32 and ``owners`` (n,): an example once for each client that holds it, "" for nobody;
+        ``labels`` (n,), NaN for none; and ``whole`` (clients,), the clients of which these are all examples. Of more
+        than can be kept those that are nearest to a vector, without labels. ``None`` where there are none.
+    """
+    if held.record is None or held.examples is None or not len(held.examples):
+        return None
+    x, owners = held.examples, held.holders
+    pairs = [(row, name) for row, names in enumerate(owners) for name in ({*names} or {""})]
+    if len(pairs) * x[0].size > _MOST_NUMBERS:
+        return nearest_examples(held.record, x, owners)
+    rows = [row for row, _ in pairs]
+    labels = np.full(len(x), np.nan)
+    if held.labels is not None:
+        labels = held.labels.astype(np.float64)
+    return {
+        "x": np.asarray(x, dtype=np.float32).reshape(len(x), -1)[rows],
+        "owners": np.array([name for _, name in pairs], dtype=np.str_),
+        "labels": labels[rows],
+        "whole": np.array(sorted(held.whole), dtype=np.str_),
+    }
 
 
 def nearest_examples(

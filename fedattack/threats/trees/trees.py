@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from fedattack.attacks.base import Attack, Plants, Seen
+from fedattack.attacks.base import PLANTED, Attack, Plants, Seen
 from fedattack.attacks.knowledge import Knowledge
 from fedattack.attacks.replies import why_left_out
 from fedattack.base.errors import NeedsError
@@ -103,6 +103,7 @@ class TreesOfTables(Attack, Plants):
     found = ReadTables
     knows: ClassVar[tuple[str, ...]] = ("nothing, to read trees",)
     asks_peers: ClassVar[bool] = True
+    planted: ClassVar[str] = PLANTED
 
     def unfit(self, record: Record, knowledge: Knowledge) -> list[str]:
         """Say besides where replies are no bytes."""

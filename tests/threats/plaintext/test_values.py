@@ -1,14 +1,16 @@
 """Numbers, lists and texts are read from replies as they are."""
 
 import tracemalloc
+from dataclasses import replace
 
 import numpy as np
 
 from fedattack.attacks import ATTACKS, Knowledge
+from fedattack.attacks.held_examples import HeldByClients
 from fedattack.record import Exchange, Record, RecordWriter, Reply
 from fedattack.record.others import Others
 from fedattack.threats.plaintext import plaintext, truths
-from fedattack.threats.plaintext.truths import nearest_examples
+from fedattack.threats.plaintext.truths import known_examples, nearest_examples
 from fedattack.threats.plaintext.values import families_of, likeness, parts_of, plain_replies, vectors_of
 from tests.threats.plaintext.world import CLIENTS, EACH, SIZE, write_plain_run
 
@@ -65,6 +67,22 @@ def test_the_nearest_example_of_each_client_and_of_nobody_is_kept(tmp_path):
     assert all((row == x).all(axis=1).any() for row in found["x"])
     assert nearest_examples(record, x[:, :7], [()] * 6) is None
     assert nearest_examples(record, x[:0], []) is None
+
+
+def test_a_judge_is_given_all_examples_with_their_holders_and_labels(tmp_path, monkeypatch):
+    record = Record(write_plain_run(tmp_path) / "record")
+    x = np.random.default_rng(0).uniform(size=(4, SIZE)).astype(np.float32)
+    holders = [("a", "b"), ("a",), (), ("b",)]
+    held = HeldByClients(Knowledge(), record, "", {}, ["b", "a"], x, holders, np.array([3.0, 1.0, 2.0, 0.0]))
+    found = known_examples(held)
+    pairs = sorted(zip(found["owners"].tolist(), found["labels"].tolist(), strict=True))
+    assert pairs == [("", 2.0), ("a", 1.0), ("a", 3.0), ("b", 0.0), ("b", 3.0)]
+    assert found["whole"].tolist() == ["a", "b"]
+    assert {row.tobytes() for row in found["x"]} == {row.tobytes() for row in x}
+    assert known_examples(replace(held, record=None)) is None
+    # Of more numbers than are kept, those that are nearest to what was sent.
+    monkeypatch.setattr(truths, "_MOST_NUMBERS", 3 * SIZE)
+    assert known_examples(held).keys() == {"x", "owners"}
 
 
 def write_alike(folder, nodes, values):

@@ -20,6 +20,10 @@ Says = Callable[[int, int, np.ndarray], Mapping[str, Any]]
 """Given a client, a round and the client's examples, what stands beside the model."""
 
 
+Adds = Callable[[int, np.ndarray, np.ndarray], Mapping[str, np.ndarray]]
+"""Given a client, its examples and their labels, further arrays of its reply."""
+
+
 def pixels(client: int, number: int, x: np.ndarray) -> dict[str, Any]:
     """The first example, pixel by pixel, in another scale and rounded."""
     values = np.round(255 * x[0] + 40, 1)
@@ -38,11 +42,13 @@ def write_plain_run(
     clients: int = CLIENTS,
     beside: str = "train",
     arrays: Mapping[str, np.ndarray] | None = None,
+    adds: Adds | None = None,
     seed=0,
 ) -> Path:
     """Write record, knowledge and truth; ``beside`` is the type of message whose replies say it.
 
-    ``arrays`` stand in replies to evaluations, which the record names and does not hold.
+    ``arrays`` stand in replies to evaluations, which the record names and does not hold. ``adds`` gives arrays that
+    replies to training hold beside the model's.
     """
     draw = np.random.default_rng(seed)
     x = draw.uniform(size=(2 * clients * EACH, SIZE)).astype(np.float32)
@@ -59,6 +65,8 @@ def write_plain_run(
         for client in range(clients):
             values = says(client, number, own[client])
             sent = {name: array + draw.normal(size=array.shape).astype(np.float32) for name, array in common.items()}
+            if adds is not None:
+                sent |= adds(client, own[client], y[client * EACH : (client + 1) * EACH])
             replies.append(Reply(f"node{client}", "ok", sent, EACH, values if beside == "train" else {}))
             if beside != "train":
                 others.append(Others(beside, "reply", (f"node{client}",), values))
@@ -73,7 +81,11 @@ def write_plain_run(
     return write_known(folder, Knowledge(model=MODEL, targets=targets), counts, **held)
 
 
+def judged_all(folder: Path) -> dict[str, Finding]:
+    """Attack and judge a run folder, and return all findings by their metrics."""
+    return attack_and_judge("plaintext", folder)
+
+
 def judged(folder: Path) -> Finding:
-    """Attack and judge a run folder."""
-    (finding,) = attack_and_judge("plaintext", folder).values()
-    return finding
+    """Attack and judge a run folder, and return the headline."""
+    return judged_all(folder)["own-examples"]

@@ -1,0 +1,146 @@
+"""What may stand in what clients send: their examples, and the statistics of these."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.spatial import cKDTree
+
+Floats = NDArray[np.float64]
+
+EXAMPLES = "examples"
+"""The kind of items that are single examples."""
+
+NONE = -1
+"""Stands for a holder of examples that no client holds."""
+
+# Classes by which statistics are made, at most.
+_MOST_CLASSES = 100
+
+# Share of rows with two holders that may be single rows which were entered twice.
+_FEW_TWICE = 0.002
+
+# Numbers of all statistics of a kind, at most.
+_MOST_NUMBERS = 2**22
+
+# By name, what rows (n, columns) are summed up by, and of how many rows at least.
+_STATISTICS: Mapping[str, tuple[Callable[[Floats], Floats], int]] = {
+    "means": (lambda x: x.mean(axis=0), 1),
+    "sums": (lambda x: x.sum(axis=0), 2),
+    "sums of squares": (lambda x: (x**2).sum(axis=0), 2),
+    "variances": (lambda x: x.var(axis=0), 2),
+    "variances (n - 1)": (lambda x: x.var(axis=0, ddof=1), 2),
+    "standard deviations": (lambda x: x.std(axis=0), 2),
+    "standard deviations (n - 1)": (lambda x: x.std(axis=0, ddof=1), 2),
+    "least values": (lambda x: x.min(axis=0), 2),
+    "largest values": (lambda x: x.max(axis=0), 2),
+    # The median of two rows is their mean.
+    "medians": (lambda x: np.median(x, axis=0), 3),
+    "lower quartiles": (lambda x: np.quantile(x, 0.25, axis=0), 3),
+    "upper quartiles": (lambda x: np.quantile(x, 0.75, axis=0), 3),
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Known:
+    """Examples whose holders are known.
+
+    Attributes
+    ----------
+    x, y
+        (n, columns), (n,): an example once for each client that holds it, and its label; NaN for none.
+    holders
+        (n,): index of the client; :data:`NONE` for nobody.
+    whole
+        (clients,): whether all examples of a client are among these.
+    shape
+        Of an example.
+    """
+
+    x: Floats
+    y: Floats
+    holders: NDArray[np.int64]
+    whole: NDArray[np.bool_]
+    shape: tuple[int, ...]
+
+    @cached_property
+    def classes(self) -> list[int]:
+        """The labels that are whole numbers, ascending; none of a regression, or of too many classes."""
+        labels = np.unique(self.y[np.isfinite(self.y)])
+        if len(labels) > _MOST_CLASSES or not (labels == np.rint(labels)).all():
+            return []
+        return list(map(int, labels))
+
+    def rows_of(self, client: int) -> NDArray[np.int64]:
+        """Return which rows are a client's."""
+        return np.flatnonzero(self.holders == client)
+
+    def list_statistics(self) -> Iterator["Items"]:
+        """Yield the statistics of all examples of a client, and of those of one class, by their kinds."""
+        wholes = np.flatnonzero(self.whole).tolist()
+        groups: list[tuple[str, list[tuple[int, NDArray[np.int64]]]]] = [("", []), (" by class", [])]
+        for client in wholes:
+            rows = self.rows_of(client)
+            if len(rows):
+                groups[0][1].append((client, rows))
+            for label in self.classes:
+                of_class = rows[self.y[rows] == label]
+                if len(of_class):
+                    groups[1][1].append((client, of_class))
+        for suffix, parts in groups:
+            if not parts or len(parts) * self.x.shape[1] > _MOST_NUMBERS:
+                continue
+            for name, (compute, least) in _STATISTICS.items():
+                some = [(client, rows) for client, rows in parts if len(rows) >= least]
+                if some:
+                    values = np.stack([compute(self.x[rows]) for _, rows in some])
+                    # One that is the same in all columns, such as of a class of equal examples, says nothing.
+                    varies = np.ptp(values, axis=1) > 0
+                    if varies.any():
+                        yield Items(name + suffix, values[varies], np.array([client for client, _ in some])[varies])
+
+
+@dataclass(frozen=True, eq=False)
+class Items:
+    """Rows of numbers of one kind that may stand in what clients send.
+
+    Attributes
+    ----------
+    kind
+        What they are.
+    rows
+        (n, columns): their numbers.
+    holders
+        (n,): index of the client of whose examples they are; :data:`NONE` for nobody.
+    """
+
+    kind: str
+    rows: Floats
+    holders: NDArray[np.int64]
+
+    @cached_property
+    def scale(self) -> Floats:
+        """(columns,): the largest size of a number, in which distances are counted."""
+        largest = np.abs(self.rows).max(axis=0)
+        return np.where(largest > 0, largest, 1.0)
+
+    @cached_property
+    def tree(self) -> cKDTree:
+        """Finds the nearest rows: that of a tiny bound is quick whatever the number of columns."""
+        # A tree of other leaves takes longer to build than all questions to it.
+        return cKDTree(self.rows / self.scale, compact_nodes=False, balanced_tree=False)
+
+    @cached_property
+    def held_twice(self) -> float:
+        """Which share of the different rows two holders have, as where a table has few values; 0 if hardly any."""
+        # As float32, in which examples are known: half the memory. Adding 0 makes −0 to 0.
+        rows = np.ascontiguousarray(self.rows, dtype=np.float32) + np.float32(0)
+        contents = rows.view(f"V{rows.shape[1] * 4}").ravel()
+        _, which = np.unique(contents, return_inverse=True)
+        pairs = np.unique(np.stack([which, self.holders]), axis=1)
+        holders = np.bincount(pairs[0])
+        # What more than two hold is public, and no accident.
+        share = float((holders == 2).mean())
+        return share if share > _FEW_TWICE else 0.0
