@@ -140,7 +140,7 @@ FRAME = ("judge.py", "case.py", "section.py", "options.py", "__init__.py", "tabl
 """Files of a threat that are not its attack."""
 
 DECIDED = {
-    *("needs.lack", "needs.unfit", "needs.unread", "untried.lacking", "untried._missing"),
+    *("needs.find_lacks", "needs.find_unread", "untried.lacking", "untried._missing"),
     *("choosing._lacks", "choosing._why_refused", "choosing.list_unasked", "choosing.find_remedy"),
 }
 """Functions of which each says in its own way why an attack cannot be made."""

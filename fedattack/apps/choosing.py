@@ -9,14 +9,13 @@ from fedattack.apps.posing import FEW, Posed
 from fedattack.attacks import ATTACKS, Attack, Knowledge
 from fedattack.attacks.needs import VIEW
 from fedattack.attacks.registry import THREATS
-from fedattack.attacks.threat import Threat
 from fedattack.audit.finding import ERROR
 from fedattack.audit.judge import judge_of
 from fedattack.audit.opened import Run
 from fedattack.audit.reach import Prepared, Reach
 from fedattack.audit.truth import Truth
 from fedattack.base.failures import Failure, failing_alone
-from fedattack.base.reasons import Reason
+from fedattack.base.reasons import Reason, join_reasons
 from fedattack.runs.forecast import needed_of
 from fedattack.runs.watch import Watch
 
@@ -143,37 +142,10 @@ def list_unasked(
             # The attack that lacks least says best what is missing.
             obstacles = min((_find_obstacles(name, run) for name in threat.judged), key=len, default=[])
             if obstacles:
-                reasons = ["; ".join(reason.what for reason in obstacles) + find_remedy(threat, run.knowledge)]
+                reasons = [join_reasons(obstacles)]
         for why in reasons[:1]:
             unasked[threat.name] = why
     return unasked
-
-
-def find_remedy(threat: Threat, knowledge: Knowledge) -> str:
-    """Say what would make a threat's attacks apply, or that nothing would."""
-    targets, model = knowledge.targets, knowledge.model
-    if targets is None or model is None:
-        return ""
-    for name in threat.judged:
-        how = ATTACKS[name].in_apps
-        if how.remedy:
-            break
-    # No attack of this threat has a remedy.
-    else:
-        return ""
-    if how.asked_of == "arrays" and knowledge.structure():
-        return ""
-    if how.asked_of == "tables":
-        if knowledge.structure():
-            return "; it is asked of tables alone"
-        if targets.x.ndim != 2:
-            return f"; it is asked of tables alone, and the model takes examples of shape {targets.x.shape[1:]}"
-    if how.asked_of == "classes" and (targets.y.dtype.kind == "f" or model.classes == 1):
-        return "; it is asked of classes alone, and these examples have none"
-    remedy = f"; it would take {how.remedy}"
-    if knowledge.auxiliary is None and "auxiliary" in ATTACKS[name].needs.knowledge:
-        remedy += ", and clients that evaluate on examples of their own"
-    return remedy
 
 
 def describe_too_few(clients: int) -> str:

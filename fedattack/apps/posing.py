@@ -248,8 +248,8 @@ def _find_unread(witnesses: Sequence[Witness], record: Record) -> dict[str, str]
     optimizers = {witness.training.optimizer for witness in witnesses if witness.training is not None}
     unread: dict[str, str] = {}
     for name, attack in ATTACKS.items():
-        for line in attack.needs.unread(record, optimizers):
-            unread.setdefault(name, line)
+        for reason in attack.needs.find_unread(record, optimizers):
+            unread.setdefault(name, reason.what)
     return unread
 
 

@@ -283,11 +283,11 @@ class Attack(ABC):
         return reasons
 
     def unfit(self, record: Record, knowledge: Knowledge) -> list[str]:
-        """Say which examples, updates or models are of a kind that the attack does not take; nothing if none are.
+        """Say which models are of a kind that the attack does not take; nothing if none are.
 
-        A subclass adds what it finds in the model. It names the kind that it takes, and reads no array.
+        A subclass says what it finds in the model. It names the kind that it takes, and reads no array.
         """
-        return self.needs.unfit(record, knowledge)
+        return []
 
     @abstractmethod
     def attack(self, seen: Seen) -> Any:

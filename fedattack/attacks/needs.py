@@ -35,6 +35,10 @@ class Needs:
         Whether it reads gradients out of updates, as only SGD leaves them there.
     server
         The one server whose record it reads; empty for any.
+    remedy
+        What the owner of an app would have to say or do, so that the attacker knows what is asked about.
+    asked_of
+        The only examples of which it can be asked: ``tables``, ``classes``, or ``arrays``; empty for all.
     """
 
     views: tuple[str, ...]
@@ -43,9 +47,11 @@ class Needs:
     takes: tuple[str, ...] = ()
     sgd: bool = False
     server: str = ""
+    remedy: str = ""
+    asked_of: str = ""
 
     def find_lacks(self, record: Record, knowledge: Knowledge) -> list[Reason]:
-        """Say what is neither in a record nor known besides; nothing if all is there."""
+        """Say what is neither in a record nor known besides, and what is of a kind that the attack does not take."""
         reasons = []
         if record.view not in self.views:
             reasons.append(NEEDS_VIEW[self.views[0]])
@@ -53,14 +59,19 @@ class Needs:
             wanted = " or ".join(PROTOCOLS[name].replies for name in self.protocols)
             sent = PROTOCOLS[record.protocol].replies
             reasons.append(Reason(f"it needs {wanted}, but these clients send {sent}", PROTOCOL))
-        if lack := self.lack(record):
+        if lack := self._describe_lack(record):
             reasons.append(Reason(f"it needs {lack}", KEPT))
         unknown = [_KNOWLEDGE.get(need, need) for need in self.knowledge if not knowledge.has(need)]
         if unknown:
-            reasons.append(Reason(f"the attacker does not know {', '.join(unknown)}", UNKNOWN))
+            reasons += self._explain_unknown(", ".join(unknown), knowledge)
+        if knowledge.structure() and "structures" not in self.takes:
+            what = f"it needs examples that are one array of numbers, but this model takes {knowledge.structure()}"
+            reasons.append(Reason(what, UNFIT))
+        if knowledge.training is not None:
+            reasons += self.find_unread(record, [knowledge.training.optimizer])
         return reasons
 
-    def lack(self, record: Record) -> str:
+    def _describe_lack(self, record: Record) -> str:
         """Say what of a record is too little, as where it is thinned, and what it keeps; empty if nothing is."""
         if self.server not in ("", record.server):
             return f"a server that is {self.server}, but this one is {record.server}"
@@ -72,18 +83,29 @@ class Needs:
                 return f"{_WHOLE[kind]}; {record.path} keeps {record.keep.describe(kind)}"
         return ""
 
-    def unfit(self, record: Record, knowledge: Knowledge) -> list[str]:
-        """Say which examples or updates are of a kind that the attack does not take; nothing if none are."""
-        reasons = []
-        if knowledge.structure() and "structures" not in self.takes:
-            reasons.append(
-                f"it needs examples that are one array of numbers, but this model takes {knowledge.structure()}"
-            )
-        if knowledge.training is not None:
-            reasons += self.unread(record, [knowledge.training.optimizer])
-        return reasons
+    def _explain_unknown(self, unknown: str, knowledge: Knowledge) -> list[Reason]:
+        """Say what the attacker does not know, and what it would take, or why nothing would do."""
+        what = f"the attacker does not know {unknown}"
+        targets, model = knowledge.targets, knowledge.model
+        # Without examples and a model nobody can say what it would take.
+        if not self.remedy or targets is None or model is None:
+            return [Reason(what, UNKNOWN)]
+        if knowledge.structure() and self.asked_of in ("tables", "arrays"):
+            # That the attack takes no such examples is a reason of its own.
+            return [Reason(what, UNKNOWN)]
+        unfit = ""
+        if self.asked_of == "tables" and targets.x.ndim != 2:
+            unfit = f"it is asked only of tables, but the model takes examples of shape {targets.x.shape[1:]}"
+        if self.asked_of == "classes" and (targets.y.dtype.kind == "f" or model.classes == 1):
+            unfit = "it is asked only of classes, but these examples have none"
+        if unfit:
+            return [Reason(what, UNKNOWN), Reason(unfit, UNFIT)]
+        remedy = f"it would take {self.remedy}"
+        if knowledge.auxiliary is None and "auxiliary" in self.knowledge:
+            remedy += ", and clients that evaluate on examples of their own"
+        return [Reason(what, UNKNOWN, remedy)]
 
-    def unread(self, record: Record, optimizers: Collection[str]) -> list[str]:
+    def find_unread(self, record: Record, optimizers: Collection[str]) -> list[Reason]:
         """Say that gradients cannot be read out of updates, where all clients train by other optimizers than SGD."""
         # A gradient needs no optimizer on the client: the server makes the step.
         if not self.sgd or not optimizers or record.protocol == "fedsgd":
@@ -92,7 +114,7 @@ class Needs:
         if any(name.startswith("SGD") for name in optimizers):
             return []
         names = short(", ".join(sorted(optimizers)), 80)
-        return [f"it reads gradients from updates of SGD, but these clients train by {names}"]
+        return [Reason(f"it reads gradients from updates of SGD, but these clients train by {names}", UNFIT)]
 
 
 @dataclass(frozen=True)
@@ -115,10 +137,6 @@ class InApps:
         Whether it reads updates, so that its positive control plants a plain step in the place of each reply.
     reads_all
         Whether what it reads is held against all that a client holds, so that the planted step is on all of it.
-    remedy
-        What its owner would have to say or do, so that it can be asked of an app.
-    asked_of
-        The only examples of which it can be asked: ``tables``, ``classes``, or ``arrays``; empty for all.
     """
 
     place: int = 2
@@ -128,8 +146,6 @@ class InApps:
     of_sums: bool = False
     reads_steps: bool = False
     reads_all: bool = False
-    remedy: str = ""
-    asked_of: str = ""
 
 
 VIEW, PROTOCOL, KEPT, UNKNOWN, UNFIT = "view", "protocol", "kept", "unknown", "unfit"

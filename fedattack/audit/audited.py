@@ -36,16 +36,16 @@ def title_of(attacks: Sequence[str], setting: Mapping[str, Any], name: str = "",
     return f"{question} {', '.join(facts)}".strip()
 
 
-def audited_of(study: Mapping[str, Any], evidence: Sequence[Run], setting: Mapping[str, Any]) -> dict[str, str]:
+def audited_of(study: Mapping[str, Any], runs: Sequence[Run], setting: Mapping[str, Any]) -> dict[str, str]:
     """Say what was audited, in words: by what a reader looks for, the fact."""
     return {
-        "date": _day(str(evidence[-1].record.manifest["ended"] or evidence[-1].record.manifest["started"])),
+        "date": _day(str(runs[-1].record.manifest["ended"] or runs[-1].record.manifest["started"])),
         "data": _data(setting),
         **_asked_about(setting),
         "clients": _clients(setting),
-        "training": _training(evidence[0].record, setting),
-        "runs": _runs(evidence),
-        "the server sees": _view(evidence[0].record),
+        "training": _training(runs[0].record, setting),
+        "runs": _runs(runs),
+        "the server sees": _view(runs[0].record),
         "defence": _defence(study, setting),
     }
 
@@ -116,8 +116,8 @@ def _training(record: Record, setting: Mapping[str, Any]) -> str:
     return text
 
 
-def _runs(evidence: Sequence[Run]) -> str:
-    seeds = list(map(str, map(attrgetter("seed"), evidence)))
+def _runs(runs: Sequence[Run]) -> str:
+    seeds = list(map(str, map(attrgetter("seed"), runs)))
     if len(seeds) == 1:
         return f"1 (seed {seeds[0]})"
     return f"{len(seeds)} (seeds {', '.join(seeds)})"

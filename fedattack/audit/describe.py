@@ -57,9 +57,9 @@ _AGGREGATIONS = {
 }
 
 
-def setting_of(study: Mapping[str, Any], evidence: Sequence[Run]) -> dict[str, Any]:
+def setting_of(study: Mapping[str, Any], runs: Sequence[Run]) -> dict[str, Any]:
     """Return what was run: the preset's settings, or what the record tells of itself."""
-    record = evidence[0].record
+    record = runs[0].record
     setting: dict[str, Any] = {}
     # Facts may hold lists and objects of any making; settings are plain values alone.
     for name, fact in record.facts.items():
@@ -85,9 +85,9 @@ def _list_nodes(record: Record) -> set[str]:
     return nodes
 
 
-def provenance_of(study: Mapping[str, Any], evidence: Sequence[Run], setting: Mapping[str, Any]) -> dict[str, Any]:
+def provenance_of(study: Mapping[str, Any], runs: Sequence[Run], setting: Mapping[str, Any]) -> dict[str, Any]:
     """Return where the numbers come from: versions, seeds, hashes of setting, records and data, commands."""
-    first, last = evidence[0].record, evidence[-1].record
+    first, last = runs[0].record, runs[-1].record
     # Sorted keys: the same settings give the same hash, whatever order the preset has.
     config = json.dumps(setting, sort_keys=True).encode()
     provenance: dict[str, Any] = {
@@ -105,12 +105,12 @@ def provenance_of(study: Mapping[str, Any], evidence: Sequence[Run], setting: Ma
         "runtime": str(study.get("runtime", "elsewhere")),
     }
     data = set()
-    for seed in evidence:
-        provenance["seeds"].append(seed.record.seed)
-        provenance["record_sha256"].append(_fingerprint(seed.record))
-        provenance["signed_by"].append(seed.record.signer or "nobody")
-        if seed.truth is not None and seed.truth.data:
-            data.add(seed.truth.data)
+    for run in runs:
+        provenance["seeds"].append(run.record.seed)
+        provenance["record_sha256"].append(_fingerprint(run.record))
+        provenance["signed_by"].append(run.record.signer or "nobody")
+        if run.truth is not None and run.truth.data:
+            data.add(run.truth.data)
     if data:
         provenance["data_sha256"] = sorted(data)
     return provenance
@@ -125,13 +125,13 @@ def _fingerprint(record: Record) -> str:
     return digest.hexdigest()
 
 
-def threat_model_of(evidence: Sequence[Run]) -> dict[str, Any]:
+def threat_model_of(runs: Sequence[Run]) -> dict[str, Any]:
     """Say what this server is, what it sees and does not see, and what it is assumed to know."""
-    record, knowledge = evidence[0].record, evidence[0].knowledge
+    record, knowledge = runs[0].record, runs[0].knowledge
     sees, hidden = _VIEWS[record.view]
     knows: list[str] = []
     # Attacks are the same for all seeds, so that the first one stands for all.
-    for attack in evidence[0].scores:
+    for attack in runs[0].scores:
         knows += ATTACKS[attack].knows
     knows = _once(knows)
     if knowledge.answers is not None and KNOWS_MODEL in knows:
@@ -149,7 +149,7 @@ def threat_model_of(evidence: Sequence[Run]) -> dict[str, Any]:
         "sees": sees.format(reply=PROTOCOLS[record.protocol].reply),
         "does_not_see": hidden,
         "knows": knows,
-        "not_asked": _list_not_asked(record, evidence[0].scores),
+        "not_asked": _list_not_asked(record, runs[0].scores),
     }
 
 
@@ -163,14 +163,14 @@ def _list_not_asked(record: Record, attacks: Iterable[str]) -> list[str]:
     return others
 
 
-def means_of(evidence: Sequence[Run]) -> list[dict[str, Any]]:
+def means_of(runs: Sequence[Run]) -> list[dict[str, Any]]:
     """Say of each attack what it answers, what it is assumed to know, and what it took: the mean over the seeds."""
     means = []
-    for name in evidence[0].scores:
+    for name in runs[0].scores:
         question, mean = ATTACKS[name].title, None
         if threat := threat_of(name):
             question = threat.question
-        seconds = [seed.scores[name].seconds for seed in evidence]
+        seconds = [run.scores[name].seconds for run in runs]
         if all(seconds):
             mean = round(fmean(seconds), 2)
         knows = list(ATTACKS[name].knows)
@@ -178,28 +178,28 @@ def means_of(evidence: Sequence[Run]) -> list[dict[str, Any]]:
     return means
 
 
-def observed_of(evidence: Sequence[Run]) -> dict[str, Any]:
+def observed_of(runs: Sequence[Run]) -> dict[str, Any]:
     """Count what the server observed in rounds, and name what came in plaintext in any reply."""
     rounds = 0
     status: Counter[str] = Counter()
     # A dict without values keeps the order in which names were first seen, as a set does not.
     plaintext: dict[str, None] = {}
     beside: Counter[str] = Counter()
-    for seed in evidence:
-        rounds += len(seed.record)
-        for round_ in seed.record:
+    for run in runs:
+        rounds += len(run.record)
+        for round_ in run.record:
             # Rounds hold what trainings brought; evaluations and queries come below.
             for observation in round_.observations:
                 status[observation.status] += 1
                 if observation.num_examples is not None:
                     plaintext["num-examples"] = None
                 plaintext |= dict.fromkeys(observation.metrics)
-        for others in seed.record.others:
+        for others in run.record.others:
             if others.way == "reply":
                 plaintext |= dict.fromkeys([*others.metrics, *others.arrays])
                 beside[others.type] += len(others.nodes)
         # What is named in the record, without its content.
-        for entry in seed.record.unrecorded:
+        for entry in run.record.unrecorded:
             if entry["way"] == "reply":
                 names = [array["name"] for array in entry["arrays"]]
                 plaintext |= dict.fromkeys([*entry["metrics"], *names])
@@ -215,34 +215,34 @@ def observed_of(evidence: Sequence[Run]) -> dict[str, Any]:
     }
 
 
-def notes_of(evidence: Sequence[Run]) -> list[str]:
+def notes_of(runs: Sequence[Run]) -> list[str]:
     """List what a reader of the report must know: of sums, data, attacks, records, and nodes that were mixed up."""
     # The same for all seeds, so that they are said once; notes on single seeds follow with their label.
-    notes = _once(_notes_of_aggregation(evidence[0].record) + _notes_of_truths(evidence) + _notes_of_attacks(evidence))
+    notes = _once(_notes_of_aggregation(runs[0].record) + _notes_of_truths(runs) + _notes_of_attacks(runs))
     remarks: list[str] = []
-    for seed in evidence:
-        remarks += seed.record.remarks
+    for run in runs:
+        remarks += run.record.remarks
     notes += _once(remarks)
-    for seed in evidence:
-        notes += _notes_of_record(seed)
-    notes += _once(list(map(_describe_unbound, evidence)))
-    notes += _notes_of_canaries(evidence[0])
-    notes += list_told_labels(evidence[0].sent)
-    for seed in evidence:
-        if seed.truth is not None and _are_exchanged(seed.record, seed.truth):
+    for run in runs:
+        notes += _notes_of_record(run)
+    notes += _once(list(map(_describe_unbound, runs)))
+    notes += _notes_of_canaries(runs[0])
+    notes += list_told_labels(runs[0].sent)
+    for run in runs:
+        if run.truth is not None and _are_exchanged(run.record, run.truth):
             notes.append(
-                f"{seed.part.label}: the nodes sent the example counts of the truth, but those of other clients; are "
+                f"{run.part.label}: the nodes sent the example counts of the truth, but those of other clients; are "
                 "clients mixed up in truth/nodes?"
             )
     return list(filter(None, notes))
 
 
-def _describe_unbound(seed: Run) -> str:
+def _describe_unbound(run: Run) -> str:
     """Say what does not state of which record it is; nothing if all does."""
-    unbound = [f"the scores of {name}" for name, scores in seed.scores.items() if scores.record is None]
-    if unbound and not seed.knowledge.record:
+    unbound = [f"the scores of {name}" for name, scores in run.scores.items() if scores.record is None]
+    if unbound and not run.knowledge.record:
         unbound.append("the knowledge")
-    if seed.truth is not None and not seed.truth.record:
+    if run.truth is not None and not run.truth.record:
         unbound.append("the truth")
     if not unbound:
         return ""
@@ -261,31 +261,31 @@ def _notes_of_aggregation(record: Record) -> list[str]:
     return [text for name, text in _AGGREGATIONS.items() if name == by]
 
 
-def _notes_of_truths(evidence: Sequence[Run]) -> list[str]:
+def _notes_of_truths(runs: Sequence[Run]) -> list[str]:
     notes: list[str] = []
-    for seed in evidence:
-        if seed.truth is not None:
-            notes += _label_notes(seed, seed.truth.notes)
+    for run in runs:
+        if run.truth is not None:
+            notes += _label_notes(run, run.truth.notes)
     return notes
 
 
-def _notes_of_attacks(evidence: Sequence[Run]) -> list[str]:
+def _notes_of_attacks(runs: Sequence[Run]) -> list[str]:
     notes: list[str] = []
-    for attack in evidence[0].scores:
+    for attack in runs[0].scores:
         judge = judge_of(attack)
         if judge is not None:
             notes += judge.notes
-        for seed in evidence:
-            notes += _label_notes(seed, seed.scores[attack].notes)
+        for run in runs:
+            notes += _label_notes(run, run.scores[attack].notes)
     return notes
 
 
-def _notes_of_canaries(seed: Run) -> list[str]:
-    count = len(seed.knowledge.canaries)
+def _notes_of_canaries(run: Run) -> list[str]:
+    count = len(run.knowledge.canaries)
     if not count:
         return []
     left = "what attacks read, chance, counts of replies, and the privacy spent per client"
-    if seed.record.view == "aggregate":
+    if run.record.view == "aggregate":
         left = "the privacy spent per client, but they are in the sums that the server saw"
     return [
         f"{count} canaries took part: the auditor's own clients, which hold no data and measure ε. They are left out "
@@ -293,8 +293,8 @@ def _notes_of_canaries(seed: Run) -> list[str]:
     ]
 
 
-def _notes_of_record(seed: Run) -> list[str]:
-    record, notes = seed.record, []
+def _notes_of_record(run: Run) -> list[str]:
+    record, notes = run.record, []
     if ALTERED in record.facts:
         notes.append(
             f"the record is an altered copy ({short(str(record.facts[ALTERED]), 60)}): the server's models are those "
@@ -307,20 +307,20 @@ def _notes_of_record(seed: Run) -> list[str]:
     if record.silence:
         notes.append(record.silence)
     notes += record.gaps
-    return _label_notes(seed, notes)
+    return _label_notes(run, notes)
 
 
-def list_damage(evidence: Sequence[Run]) -> list[str]:
+def list_damage(runs: Sequence[Run]) -> list[str]:
     """List what of the records is damaged, so that nothing that was found speaks of it."""
     lines: list[str] = []
-    for seed in evidence:
-        lines += _label_notes(seed, [f"left out as damaged: {damage}" for damage in seed.record.damage])
+    for run in runs:
+        lines += _label_notes(run, [f"left out as damaged: {damage}" for damage in run.record.damage])
     return lines
 
 
-def _label_notes(seed: Run, notes: Iterable[str]) -> list[str]:
+def _label_notes(run: Run, notes: Iterable[str]) -> list[str]:
     """Say before each note what it is about."""
-    return [f"{seed.part.label}: {note}" for note in notes]
+    return [f"{run.part.label}: {note}" for note in notes]
 
 
 def _are_exchanged(record: Record, truth: Truth) -> bool:
@@ -365,12 +365,12 @@ def _ends(guarantees: Sequence[Privacy], name: str) -> dict[str, float | None]:
     return ends
 
 
-def curves_of(evidence: Sequence[Run], quality: Sequence[Quality], trained: Sequence[float | None]) -> dict[str, Any]:
+def curves_of(runs: Sequence[Run], quality: Sequence[Quality], trained: Sequence[float | None]) -> dict[str, Any]:
     """Return the curves of the run: accuracy, loss and overfitting by round, for each seed.
 
     `trained` is the accuracy on target records that clients hold; ``None`` where it is not known.
     """
-    seeds, measure = _seed_names(evidence), quality[0].measure
+    seeds, measure = _seed_names(runs), quality[0].measure
     model, unit = "global model", ""
     if any(map(attrgetter("local"), quality)):
         model = "mean of the local models"
@@ -394,18 +394,18 @@ def curves_of(evidence: Sequence[Run], quality: Sequence[Quality], trained: Sequ
     if "accuracy" in curves:
         curves["accuracy"]["measure"] = measure
     if _has_values([trained]):
-        last = evidence[0].record.rounds[-1].number
+        last = runs[0].record.rounds[-1].number
         title = "global model on the target records that clients hold"
         curves["train_accuracy"] = _curve(title, [last], seeds, [[accuracy] for accuracy in trained])
     return curves
 
 
-def _seed_names(evidence: Sequence[Run]) -> list[str]:
+def _seed_names(runs: Sequence[Run]) -> list[str]:
     """Name each curve by its seed, and by its part of the folder, too, where a seed occurs twice."""
-    seeds = list(map(str, map(attrgetter("seed"), evidence)))
+    seeds = list(map(str, map(attrgetter("seed"), runs)))
     if len(set(seeds)) == len(seeds):
         return seeds
-    return [f"{seed.seed} ({seed.part.name})" for seed in evidence]
+    return [f"{run.seed} ({run.part.name})" for run in runs]
 
 
 def _curve(

@@ -6,6 +6,7 @@ learn the members, then these are no other draws than the non-members, and it is
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import count as counted
 from math import prod
 from typing import TypeVar
@@ -50,11 +51,14 @@ class Held:
     owners: Rows
     labels: Rows
 
+    @cached_property
+    def _ranked(self) -> Floats:
+        """The scores, the lowest for NaN: what was not scored is never accused."""
+        return np.where(np.isnan(self.scores), -np.inf, self.scores)
+
     def asked(self, owners: Rows) -> tuple[Floats, Floats]:
         """Return the scores with the owners (draws, n), and with the clients after them; the lowest for NaN."""
-        rows = np.arange(len(self.scores))
-        # Last among all: what was not scored is never accused.
-        scores = np.where(np.isnan(self.scores), -np.inf, self.scores)
+        rows, scores = np.arange(len(self.scores)), self._ranked
         # Of n clients each target is a non-member for one alone, the next one, so that members and non-members are as
         # many.
         return scores[rows, owners], scores[rows, (owners + 1) % scores.shape[1]]
@@ -121,10 +125,14 @@ class Exchanges:
         members, others = self._sizes
         # A threshold lies after the last of equal scores alone, since these cannot be told apart.
         last = np.append(self._scores[1:] < self._scores[:-1], True)
-        found = np.cumsum(flags, axis=1, dtype=np.int32)[:, last]
-        accused = np.flatnonzero(last) + 1 - found
-        # (TPR + 1 − FPR) / 2.
-        return np.asarray(0.5 + (found / members - accused / others).max(axis=1) / 2)
+        found = np.cumsum(flags, axis=1, dtype=np.int32)
+        ends = np.flatnonzero(last) + 1
+        if len(ends) < len(last):
+            found = found[:, last]
+        # TPR less FPR: found / members less (ends − found) / others.
+        excess = found * (1 / members + 1 / others)
+        excess -= ends / others
+        return np.asarray(0.5 + excess.max(axis=1) / 2)
 
     def most_exposed(self, clients: Rows, fpr: float) -> Statistic:
         """Return the largest excess over all clients: members above the common threshold, held against non-members.

@@ -18,16 +18,16 @@ _MOST = 0.75
 """Runs are of one federation if they have more than this part of what the smaller one holds in common."""
 
 
-def dealt_anew(evidence: Sequence[Run | Prepared]) -> list[int]:
+def dealt_anew(runs: Sequence[Run | Prepared]) -> list[int]:
     """Return the indices of the runs whose clients hold something else than in all runs before them.
 
     Runs that have something in common, but no more than three quarters, count as dealt anew, as does one without truth.
     """
-    if len(evidence) == 1:  # nothing to compare, and hashing all targets takes time
+    if len(runs) == 1:  # nothing to compare, and hashing all targets takes time
         return [0]
     kept: list[int] = []
     seen: list[list[set[Hashable]]] = []
-    for index, run in enumerate(evidence):
+    for index, run in enumerate(runs):
         holdings = _list_holdings(run)
         if not any(_alike(holdings, before) for before in seen):
             kept.append(index)

@@ -19,7 +19,7 @@ ISOLATING = "active: it isolates clients by sending them their own model back in
 
 
 def judge_isolation(
-    evidence: Sequence[Run],
+    runs: Sequence[Run],
     *,
     setting: Mapping[str, Any],
     provenance: Mapping[str, Any],
@@ -34,14 +34,14 @@ def judge_isolation(
     """
     shared: dict[str, Any] = {
         "attack": "isolation",
-        "view": evidence[0].record.view,
-        "seeds": [seed.seed for seed in evidence],
+        "view": runs[0].record.view,
+        "seeds": [run.seed for run in runs],
         "verdict": NOT_APPLICABLE,
         "setting": dict(setting),
         "provenance": dict(provenance),
     }
     # By seed: rounds in which a victim was sent its own model, rounds compared, and the victims' last models.
-    repeated, compared, last_models = zip(*map(_echoes, map(attrgetter("record"), evidence)), strict=True)
+    repeated, compared, last_models = zip(*map(_echoes, map(attrgetter("record"), runs)), strict=True)
     findings = []
     # A seed without a victim has no rate.
     if all(compared):
@@ -61,13 +61,13 @@ def judge_isolation(
         )
     of_victims: list[float] = []
     common: list[float] = []
-    for index, (seed, last) in enumerate(zip(evidence, last_models, strict=True)):
-        victims, others = _quality(seed, last, device)
+    for index, (run, last) in enumerate(zip(runs, last_models, strict=True)):
+        victims, others = _quality(run, last, device)
         of_victims += victims
         common += others
-        progress(index + 1, len(evidence))
+        progress(index + 1, len(runs))
     if of_victims:
-        measure = measure_of(next(seed.truth for seed in evidence if seed.truth is not None).evaluation[1])
+        measure = measure_of(next(run.truth for run in runs if run.truth is not None).evaluation[1])
         baselines = {}
         if common:
             baselines["the others' common model"] = float(np.mean(common))
@@ -88,18 +88,18 @@ def judge_isolation(
     return findings
 
 
-def _quality(seed: Run, last: Mapping[str, Arrays], device: str) -> tuple[list[float], list[float]]:
+def _quality(run: Run, last: Mapping[str, Arrays], device: str) -> tuple[list[float], list[float]]:
     """Evaluate the victims' last models, and the common model of the others; empty where they are not known."""
     # The quality is a description: without a truth or a model to build there is none, and no error.
-    known = seed.knowledge.model
-    if seed.truth is None or not len(seed.truth.evaluation[1]) or known is None or not known.predicts or not last:
+    known = run.knowledge.model
+    if run.truth is None or not len(run.truth.evaluation[1]) or known is None or not known.predicts or not last:
         return [], []
-    model, (x, y), on = known.build(), seed.truth.evaluation, pick_device(device)
+    model, (x, y), on = known.build(), run.truth.evaluation, pick_device(device)
     of_victims = quality_of_models(model, list(last.values()), x, y, device=on).tolist()
     # The common model is anybody's but the victims'; without others there is none.
-    if len(last) == len(seed.record.nodes):
+    if len(last) == len(run.record.nodes):
         return of_victims, []
-    after = seed.record.final
+    after = run.record.final
     if after is None:
         return of_victims, []
     return of_victims, quality_of_models(model, [after], x, y, device=on).tolist()

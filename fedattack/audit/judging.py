@@ -27,7 +27,7 @@ from fedattack.base.reasons import ABOUT, Reason
 
 
 def judge_attacks(
-    evidence: Sequence[Run],
+    runs: Sequence[Run],
     *,
     setting: Mapping[str, Any],
     provenance: Mapping[str, Any],
@@ -54,11 +54,11 @@ def judge_attacks(
     """
     findings: list[Finding] = []
     # Who holds what is exchanged run by run. Of runs of one federation it was dealt once.
-    anew = dealt_anew(evidence)
-    for attack in evidence[0].scores:
+    anew = dealt_anew(runs)
+    for attack in runs[0].scores:
         # A judge that fails takes its own findings along, and leaves those of others.
         with failing_alone(failed, attack):
-            found, listed = _judge_attack(attack, evidence, anew, setting, provenance, listed=listings is not None)
+            found, listed = _judge_attack(attack, runs, anew, setting, provenance, listed=listings is not None)
             if check is not None:
                 check(found)
             findings += found
@@ -66,15 +66,15 @@ def judge_attacks(
                 listings += listed
     # The correction is over all attacks: a page with more findings has more chances of a false alarm.
     findings = mark_below_guessing(correct_findings(findings))
-    for seed in evidence:
-        if seed.truth is not None and seed.truth.unread:
-            return [_if_read(finding, seed.truth.unread) for finding in findings]
+    for run in runs:
+        if run.truth is not None and run.truth.unread:
+            return [_if_read(finding, run.truth.unread) for finding in findings]
     return findings
 
 
 def _judge_attack(
     attack: str,
-    evidence: Sequence[Run],
+    runs: Sequence[Run],
     anew: Sequence[int],
     setting: Mapping[str, Any],
     provenance: Mapping[str, Any],
@@ -85,9 +85,9 @@ def _judge_attack(
     judge = judge_of(attack)
     if judge is None:
         return [], []
-    cases = _cases(judge, attack, evidence)
+    cases = _cases(judge, attack, runs)
     if cases is None:
-        return [_without_truth(judge, attack, evidence, setting, provenance)], []
+        return [_without_truth(judge, attack, runs, setting, provenance)], []
     judging = judge(cases, setting=setting, provenance=provenance)
     findings = judging.findings()
     listings: list[Listing] = []
@@ -137,35 +137,35 @@ def _tested_on(findings: Sequence[Finding], tested: Sequence[Finding]) -> list[F
     return final
 
 
-def _cases(judge: type[Judge[Any]], attack: str, evidence: Sequence[Run]) -> list[Case] | None:
+def _cases(judge: type[Judge[Any]], attack: str, runs: Sequence[Run]) -> list[Case] | None:
     """Make a case of each seed; ``None`` if the truth of one is missing."""
-    together = [name for name in evidence[0].scores if name == attack or name in judge.beside]
+    together = [name for name in runs[0].scores if name == attack or name in judge.beside]
     # The first of the attacks on a question lists what all of them share.
     first = next(name for name in together if judge_of(name))
     cases = []
-    for seed in evidence:
-        if seed.truth is None:
+    for run in runs:
+        if run.truth is None:
             return None
-        scores = [seed.scores[name] for name in together]
-        _check_targets(seed, scores)
+        scores = [run.scores[name] for name in together]
+        _check_targets(run, scores)
         beside = tuple(other for other in scores if other.attack != attack)
         cases.append(
-            judge.case(seed.seed, seed.scores[attack], seed.truth, seed.record, seed.knowledge, beside, attack == first)
+            judge.case(run.seed, run.scores[attack], run.truth, run.record, run.knowledge, beside, attack == first)
         )
     return cases
 
 
-def _check_targets(seed: Run, scores: Sequence[Scores]) -> None:
-    if seed.truth is None:
+def _check_targets(run: Run, scores: Sequence[Scores]) -> None:
+    if run.truth is None:
         return
-    spoken_of = {seed.truth.targets}
+    spoken_of = {run.truth.targets}
     # Attributes may be asked of other targets than memberships are.
-    if seed.truth.attributes is not None and seed.truth.attributes.asked:
-        spoken_of.add(seed.truth.attributes.asked)
+    if run.truth.attributes is not None and run.truth.attributes.asked:
+        spoken_of.add(run.truth.attributes.asked)
     for each in scores:
         if each.facts.get("targets", "") not in spoken_of:
             raise DataError(
-                f"seed {seed.seed}: the scores of {each.attack} are about other target records than the truth; attack "
+                f"seed {run.seed}: the scores of {each.attack} are about other target records than the truth; attack "
                 "the run with the targets that its knowledge/ holds, or move truth/ away to see the decisions alone"
             )
 
@@ -173,20 +173,20 @@ def _check_targets(seed: Run, scores: Sequence[Scores]) -> None:
 def _without_truth(
     judge: type[Judge[Any]],
     attack: str,
-    evidence: Sequence[Run],
+    runs: Sequence[Run],
     setting: Mapping[str, Any],
     provenance: Mapping[str, Any],
 ) -> Finding:
     return Finding(
         attack=attack,
-        metric=judge.headline_of(evidence[0].scores[attack]),
+        metric=judge.headline_of(runs[0].scores[attack]),
         label=ATTACKS[attack].title,
-        view=evidence[0].record.view,
+        view=runs[0].record.view,
         value=None,
         low=None,
         high=None,
         n=0,
-        seeds=[seed.seed for seed in evidence],
+        seeds=[run.seed for run in runs],
         verdict=NOT_APPLICABLE,
         reason="there is no truth, so nobody can tell which decisions are right; they are in scores/",
         headline=True,

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import count as counted
 
 import numpy as np
 from numpy.typing import NDArray
@@ -220,7 +221,8 @@ class Alike:
     def drawn(self, rng: np.random.Generator, count: int) -> Floats:
         """(count, held): the same after so many exchanges of holders within cells."""
         taken = exchange_within(self.cells, rng, count, self.slots)
-        return self.by_client[self.owner[self.slots], taken]
+        # By positions in the flat credit: take is twice as fast as two index arrays.
+        return np.take(self.by_client.ravel(), taken + self.owner[self.slots] * len(self.cells))
 
     def by_holder(self, credit: Floats) -> Floats:
         """(count, holders): sums of credits (count, held)."""
@@ -245,61 +247,80 @@ class Alike:
             variance += counts * (size - counts) / max(size - 1, 1) * credit.var(axis=0)
         return mean, variance
 
-    def excess(self, credit: Floats) -> Floats:
-        """(count, holders): how far sums of credits (count, held) are above the expected, in standard deviations.
+    def excess(self, sums: Floats) -> Floats:
+        """(count, holders): how far holders' sums of credits are above the expected, in standard deviations.
 
         One is added to the variance, so that a single lucky hit of a client that is hardly ever named is no large one.
         """
         mean, variance = self.expected
-        return (self.by_holder(credit) - mean) / np.sqrt(variance + 1)
+        return (sums - mean) / np.sqrt(variance + 1)
 
     def arrangements(self) -> float:
         """Count the ways to deal the cells' targets to their holders; infinite where there are very many."""
         return arrangements_within(self.cells, self.owner)
 
 
-def weighted_within(runs: Sequence[tuple[Alike, Floats]], rng: np.random.Generator, how: str) -> Significance:
-    """Test whether holders are named more than others would be for targets of the same cell.
+class HolderExchanges:
+    """The holders of some runs' targets, exchanged within cells: the same exchanges for all statistics.
 
-    Of each run it is given its targets, and the weight of each of its :attr:`Alike.slots`; `how` says what is
-    exchanged.
+    Parameters
+    ----------
+    runs
+        The targets of each.
+    rng
+        Draws the exchanges.
+    how
+        What is exchanged, in words.
     """
 
-    def statistic(parts: Sequence[Floats]) -> Floats:
-        total = np.zeros(len(parts[0]))
-        for credit, (_, weights) in zip(parts, runs, strict=True):
-            # The weights of a run say how much each of its holders counts.
-            total += credit @ weights
-        return total
+    def __init__(self, runs: Sequence[Alike], rng: np.random.Generator, how: str) -> None:
+        self._runs, self._rng, self._how = runs, rng, how
+        # Of each draw the sums of credits by holder, (count, holders) a run: few numbers, of which all statistics are.
+        self._drawn: list[list[Floats]] = []
 
-    return _by_exchanged_holders(statistic, [alike for alike, _ in runs], rng, how)
+    def significance(self, statistic: Callable[[Sequence[Floats]], Floats]) -> Significance:
+        """Hold a statistic of each run's sums of credits, (count, holders), against what exchanges give."""
+        observed = float(statistic([alike.by_holder(alike.observed()) for alike in self._runs])[0])
+        arrangements = math.prod(map(Alike.arrangements, self._runs))
+        at_once = min(max(_AT_ONCE // max(len(alike.cells) for alike in self._runs), 1), 1_000)
+        # Numbers the calls, each of which asks for the next exchanges.
+        turn = counted()
 
+        def draw(_: np.random.Generator, count: int) -> Floats:
+            index = next(turn)
+            if index == len(self._drawn):
+                self._drawn.append(self._draw_sums(count))
+            return statistic(self._drawn[index])
 
-def largest_excess(runs: Sequence[Alike], rng: np.random.Generator, how: str) -> Significance:
-    """Test the client that is furthest above what its cells give, whoever that is; see :meth:`Alike.excess`."""
+        return significance_of(observed, draw, self._rng, self._how, arrangements=arrangements, at_once=at_once)
 
-    def statistic(parts: Sequence[Floats]) -> Floats:
+    def weighted(self, weights: Sequence[Floats]) -> Callable[[Sequence[Floats]], Floats]:
+        """Return the statistic that is large where holders are named more than others are for targets of their cells.
+
+        `weights` has, for each run, the weight (holders,) of a target of each of :attr:`Alike.holders`.
+        """
+
+        def statistic(sums: Sequence[Floats]) -> Floats:
+            total = np.zeros(len(sums[0]))
+            for of_run, weight in zip(sums, weights, strict=True):
+                total += of_run @ weight
+            return total
+
+        return statistic
+
+    def largest_excess(self, sums: Sequence[Floats]) -> Floats:
+        """Return how far the client is above what its cells give that is furthest; see :meth:`Alike.excess`."""
         # The largest over the clients of a run, then over the runs: its null is drawn with the same maximum.
-        largest = [alike.excess(credit).max(axis=1) for credit, alike in zip(parts, runs, strict=True)]
+        largest = [alike.excess(of_run).max(axis=1) for of_run, alike in zip(sums, self._runs, strict=True)]
         return np.asarray(np.max(largest, axis=0))
 
-    return _by_exchanged_holders(statistic, runs, rng, how)
+    def _draw_sums(self, count: int) -> list[Floats]:
+        """(count, holders) for each run: its sums of credits after so many exchanges."""
 
+        def draw_run(alike: Alike, generator: np.random.Generator) -> Floats:
+            return alike.by_holder(alike.drawn(generator, count))
 
-def _by_exchanged_holders(
-    statistic: Callable[[Sequence[Floats]], Floats], runs: Sequence[Alike], rng: np.random.Generator, how: str
-) -> Significance:
-    # NumPy sorts and draws beside other threads. A generator of its own for each run makes their order of no effect.
-    workers = ThreadPoolExecutor(min(len(runs), usable_cpus()))
-
-    def draw(generator: np.random.Generator, count: int) -> Floats:
-        counts = [count] * len(runs)
-        # Each run has a child of the generator, so that its numbers do not depend on the thread's turn.
-        return statistic(list(workers.map(Alike.drawn, runs, generator.spawn(len(runs)), counts)))
-
-    observed = float(statistic(list(map(Alike.observed, runs)))[0])
-    arrangements = math.prod(map(Alike.arrangements, runs))
-    at_once = min(max(_AT_ONCE // max(len(alike.cells) for alike in runs), 1), 1_000)
-    # The threads end with the test.
-    with workers:
-        return significance_of(observed, draw, rng, how, arrangements=arrangements, at_once=at_once)
+        # NumPy sorts and draws beside other threads. Each run has a generator of its own, so that its numbers do not
+        # depend on the thread's turn.
+        with ThreadPoolExecutor(min(len(self._runs), usable_cpus())) as workers:
+            return list(workers.map(draw_run, self._runs, self._rng.spawn(len(self._runs))))

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import betainc
 from scipy.stats import beta, binom, norm
 
 from fedattack.audit.intervals import LEVEL, clopper_pearson
@@ -64,7 +65,8 @@ def _quantile_of_mixture(shares: Floats, first: NDArray[np.int64], second: NDArr
     low, high = 0.0, 1.0
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
-        reached = np.where(first > 0, beta.cdf(middle, np.maximum(first, 1), second), 1.0)
+        # The distribution function of Beta, without the checks of scipy.stats.
+        reached = np.where(first > 0, betainc(np.maximum(first, 1), second, middle), 1.0)
         if shares @ reached < tail:
             low = middle
         else:

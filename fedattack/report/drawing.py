@@ -256,7 +256,8 @@ def to_svg(figure: Figure, slug: str, title: str, words: str) -> str:
     with warnings.catch_warnings():
         # Text stays text, so a character that matplotlib's font lacks is drawn by the browser's.
         warnings.filterwarnings("ignore", message="Glyph .* missing from font")
-        figure.savefig(buffer, format="svg", metadata=dict.fromkeys(("Creator", "Date", "Format", "Type")))
+        # savefig would draw the figure twice: once to lay it out, and this does so while it draws.
+        FigureCanvasSVG(figure).print_svg(buffer, metadata=dict.fromkeys(("Creator", "Date", "Format", "Type")))
     root = ElementTree.fromstring(buffer.getvalue())  # noqa: S314 matplotlib's own output
     # A style element inside an inline SVG would apply to the whole page.
     for parent in list(root.iter()):

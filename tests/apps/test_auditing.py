@@ -13,14 +13,13 @@ import pytest
 from fedattack.apps import auditing, running
 from fedattack.apps.app import App
 from fedattack.apps.auditing import Order, explaining, importable, list_trusted
-from fedattack.apps.choosing import describe_too_few, find_remedy
+from fedattack.apps.choosing import describe_too_few
 from fedattack.apps.questions import NOTHING_BESIDES
 from fedattack.apps.witnessing import witness_of
-from fedattack.attacks import Knowledge, ModelKnowledge, Scores, Targets
+from fedattack.attacks import Scores
 from fedattack.attacks.registry import THREATS
 from fedattack.base.errors import ConfigError, FaultError, NeedsError, RunError, TrustError
 from fedattack.base.files import FolderLock
-from fedattack.base.structured import pack
 from fedattack.base.untrusted import PRIVATE
 from fedattack.record import Exchange, RecordWriter, Reply
 from fedattack.record.folder import Part, read_study, write_study
@@ -82,10 +81,12 @@ def test_what_does_not_apply_is_told(part):
     reasons = {entry["question"]: entry["why"] for entry in read_run(part.folder)["untried"]}
     assert attacked.failed["inversion"] in reasons.values()
     (column,) = (why for question, why in reasons.items() if "one column" in question)
-    assert column.endswith("it would take --sensitive NUMBER, a column of the model's input")
+    assert column.endswith("it would take `fedattack audit APP --sensitive NUMBER`, a column of the model's input")
     # It is asked of sums that single replies make.
     (holds,) = (why for question, why in reasons.items() if "property" in question)
-    assert holds.startswith("the attacker does not know a property to ask about; it would take --property CLASS")
+    assert holds.startswith(
+        "the attacker does not know a property to ask about; it would take `fedattack audit APP --property CLASS`"
+    )
 
 
 def test_what_takes_long_is_spared_where_the_caller_does_not_ask_for_more(tmp_path):
@@ -325,28 +326,6 @@ def test_nothing_is_written_into_a_folder_in_which_another_command_is_at_work(pa
         raise ConfigError("another run is at work in it")
     assert (part.folder / "study.json").read_bytes() == before
     assert not (part.folder / "report.html").exists()
-
-
-def remedies_of(knowledge: Knowledge) -> dict[str, str]:
-    return {name: find_remedy(THREATS[name], knowledge) for name in ("attribute", "property", "group", "inversion")}
-
-
-def test_what_a_question_would_take_is_true_of_the_examples():
-    y = np.arange(3)
-    model = ModelKnowledge("torch.nn:Linear", (4,), 3)
-    tables = Targets(np.zeros((3, 4), np.float32), y)
-    found = remedies_of(Knowledge(model=model, targets=tables, auxiliary=tables))
-    assert found["attribute"] == "; it would take --sensitive NUMBER, a column of the model's input"
-    assert found["group"] == "; it would take --groups FILE.toml, which says which clients belong together"
-    images = Targets(np.zeros((3, 1, 8, 8), np.float32), y)
-    found = remedies_of(Knowledge(model=model, targets=images))
-    assert found["attribute"] == "; it is asked of tables alone, and the model takes examples of shape (1, 8, 8)"
-    assert found["group"].endswith("belong together, and clients that evaluate on examples of their own")
-    words = Targets(pack({"ids": np.zeros((3, 2), np.int64), "mask": np.zeros((3, 2), np.int64)}), y)
-    found = remedies_of(Knowledge(model=replace(model, classes=1), targets=words))
-    assert found["attribute"] == "; it is asked of tables alone"
-    assert found["property"] == "; it is asked of classes alone, and these examples have none"
-    assert found["inversion"] == ""
 
 
 def test_too_few_clients_are_told_before_the_run():

@@ -7,13 +7,12 @@ import pytest
 
 from fedattack.audit.naming import (
     Alike,
+    HolderExchanges,
     Holders,
     best_round,
     cross_rounds,
-    largest_excess,
     named_by_holder,
     own_rate,
-    weighted_within,
     who_is_who,
 )
 
@@ -138,10 +137,12 @@ def test_exchanges_within_cells_are_the_share_of_all():
     weights = np.array([1.0, 1.0, 1.0, 2.0, 2.0])
     everything = credits_of_all_exchanges(alike)
     observed = alike.observed()
-    weighted = weighted_within([(alike, weights)], np.random.default_rng(0), "so")
+    exchanges = HolderExchanges([alike], np.random.default_rng(0), "so")
+    weighted = exchanges.significance(exchanges.weighted([np.array([1.0, 2.0])]))
     assert weighted.p == pytest.approx(np.mean(everything @ weights >= observed @ weights - 1e-9), abs=CLOSE)
     assert weighted.least == pytest.approx(1 / 72)
-    largest = largest_excess([alike], np.random.default_rng(0), "so")
-    reached = alike.excess(everything).max(axis=1) >= alike.excess(observed).max() - 1e-9
+    largest = exchanges.significance(exchanges.largest_excess)
+    of_holders = alike.excess(alike.by_holder(everything)).max(axis=1)
+    reached = of_holders >= alike.excess(alike.by_holder(observed)).max() - 1e-9
     assert largest.p == pytest.approx(reached.mean(), abs=CLOSE)
     assert largest.how == "so"

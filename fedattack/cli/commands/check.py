@@ -11,6 +11,7 @@ from rich.markup import escape
 
 from fedattack.base.errors import RecordError, short
 from fedattack.base.extra import what_to_install
+from fedattack.base.reasons import find_reason
 from fedattack.cli.console import out_console
 from fedattack.cli.options import AsJson
 from fedattack.cli.steps import BAD_INPUT
@@ -101,15 +102,17 @@ def _refusals(path: Path) -> list[str]:
         return []
     if not record.keep.kinds or what_to_install("check"):
         return []
+    from fedattack.attacks.knowledge import Knowledge
+    from fedattack.attacks.needs import KEPT
     from fedattack.attacks.registry import declarations
 
     told: dict[str, list[str]] = {}
     for name, attack in declarations().items():
         if record.view in attack.needs.views and record.protocol in attack.needs.protocols:
-            # The lack in a word or two: attacks that lack the same stand in one line.
-            told.setdefault(attack.needs.lack(record).partition(";")[0], []).append(name)
+            # Attacks that lack the same stand in one line.
+            told.setdefault(find_reason(attack.needs.find_lacks(record, Knowledge()), KEPT), []).append(name)
     able = told.pop("", [])
-    lines = [f"attacks that need {lack}, and refuse it: {', '.join(names)}" for lack, names in told.items()]
+    lines = [f"attacks that refuse it ({lack}): {', '.join(names)}" for lack, names in told.items()]
     if able:
         lines.append(f"attacks that take it: {', '.join(able)}")
     return lines

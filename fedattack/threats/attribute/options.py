@@ -11,19 +11,24 @@ Relaxation = Literal["softmax", "gumbel"]
 Knows = Literal["known", "unknown"]
 
 
+_NEEDS = Needs(
+    views=("individual",),
+    protocols=("fedavg",),
+    knowledge=("model", "training", "partial"),
+    sgd=True,
+    takes=("rounds", "clients"),
+    remedy="`fedattack audit APP --sensitive NUMBER`, a column of the model's input",
+    asked_of="tables",
+)
+
+
 class ModelBasedOptions(MemoryOptions):
     """How much memory the models of all clients may take; of longer runs the last rounds are used."""
 
     name = "aia"
     title = "Model-based attribute inference"
     paper = "Driouich et al. 2022, A novel model-based attribute inference attack, Section 4"
-    needs = Needs(
-        views=("individual",),
-        protocols=("fedavg",),
-        knowledge=("model", "training", "partial"),
-        sgd=True,
-        takes=("rounds", "clients"),
-    )
+    needs = _NEEDS
 
 
 class GradientMatchingOptions(WorkersOptions, MemoryOptions):
@@ -32,18 +37,8 @@ class GradientMatchingOptions(WorkersOptions, MemoryOptions):
     name = "ara"
     title = "Attribute reconstruction by gradient matching"
     paper = "Lyu & Chen 2021, A novel attribute reconstruction attack in federated learning, Section 3"
-    needs = Needs(
-        views=("individual",),
-        protocols=("fedavg",),
-        knowledge=("model", "training", "partial"),
-        sgd=True,
-        takes=("rounds", "clients"),
-    )
-    in_apps = InApps(
-        options={"restarts": 1},
-        remedy="--sensitive NUMBER, a column of the model's input",
-        asked_of="tables",
-    )
+    needs = _NEEDS
+    in_apps = InApps(options={"restarts": 1})
 
     updates: str = setting(
         "pre5", f"{', '.join(UPDATES)}, or numbers of rounds such as 1,2,10 (pre5)", read=read_rounds

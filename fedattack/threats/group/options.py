@@ -33,8 +33,9 @@ class PrivateAttributeOptions(WorkersOptions, MemoryOptions):
         protocols=("fedavg",),
         knowledge=("model", "training", "auxiliary", "attributes"),
         takes=("rounds", "clients", "structures"),
+        remedy="`fedattack audit APP --groups FILE.toml`, which says which clients belong together",
     )
-    in_apps = InApps(is_slow=True, remedy="--groups FILE.toml, which says which clients belong together")
+    in_apps = InApps(is_slow=True)
 
     updates: str = setting(
         "stages",

@@ -31,12 +31,10 @@ class GradientInversionOptions(WorkersOptions, MemoryOptions):
         knowledge=("model", "training"),
         sgd=True,
         takes=("rounds", "clients"),
-    )
-    in_apps = InApps(
-        of_few=True,
         remedy="clients of few examples that train by plain SGD, and an evaluation on other examples",
         asked_of="arrays",
     )
+    in_apps = InApps(of_few=True)
 
     updates: str = setting(
         "pre1", "pre1, pre2, pre5, gap10, last5, or numbers of rounds such as 1,2,10 (pre1)", read=read_rounds

@@ -108,20 +108,18 @@ class LabelCounting(Attack):
     )
 
     def unfit(self, record: Record, knowledge: Knowledge) -> list[str]:
-        """Say besides where a model is no classifier that ends in a linear layer, one output a label."""
-        reasons, known = self.needs.unfit(record, knowledge), knowledge.model
+        """Say where a model is no classifier that ends in a linear layer, one output a label."""
+        known = knowledge.model
         if known is None or isinstance(known.spec, Asked):
-            return reasons
+            return []
         if known.loss != "cross-entropy" or known.classes < 2:
-            reasons.append(
-                f"it reads gradients of a cross-entropy, and the clients' loss is {known.loss} of {known.classes} "
-                "outputs"
-            )
-            return reasons
+            wrong = f"the clients' loss is {known.loss} of {known.classes} outputs"
+            return [f"it reads gradients of a cross-entropy, and {wrong}"]
         try:
             last = find_last_layer(known.build())
         except FedAttackError as cause:
-            return [*reasons, str(cause)]
+            return [str(cause)]
+        reasons = []
         if last.weight in (knowledge.frozen or {}):
             reasons.append(f"it reads how the last layer moves, and {last.weight} is frozen")
         if last.classes != known.classes:

@@ -20,13 +20,10 @@ class ProlinOptions(WorkersOptions, MemoryOptions):
         protocols=("fedavg",),
         knowledge=("model", "auxiliary", "training", "property"),
         takes=("rounds", "structures"),
-    )
-    in_apps = InApps(
-        is_slow=True,
-        of_sums=True,
-        remedy="--property CLASS, of which some clients hold examples and others do not",
+        remedy="`fedattack audit APP --property CLASS`, of which some clients hold examples and others do not",
         asked_of="classes",
     )
+    in_apps = InApps(is_slow=True, of_sums=True)
 
     shadows: Mode | None = setting(
         None, "linear (from per-example gradients, the default if the model allows it) or exact"

@@ -100,17 +100,17 @@ class SpanCheck(Attack):
     )
 
     def unfit(self, record: Record, knowledge: Knowledge) -> list[str]:
-        """Say besides where a model has no two blocks of attention."""
-        reasons, known, targets = self.needs.unfit(record, knowledge), knowledge.model, knowledge.targets
+        """Say where a model has no two blocks of attention."""
+        known, targets = knowledge.model, knowledge.targets
         if known is None or targets is None or isinstance(known.spec, Asked):
-            return reasons
+            return []
         try:
             model = known.build()
             trained = {name for name, _ in model.named_parameters()} - {*(knowledge.frozen or {})}
             _find_layers(model, InputReader.of(model, targets.x), trained)
         except FedAttackError as cause:
-            return [*reasons, str(cause)]
-        return reasons
+            return [str(cause)]
+        return []
 
     def attack(self, seen: Seen) -> ReadSequences:
         """Check the inputs of two layers in each update."""

@@ -14,7 +14,8 @@ from fedattack.audit.naming import Alike
 from fedattack.threats.source.case import Floats, Rows, SourceCase
 
 Compared = tuple[Rate, Rate, list[tuple[Alike, Floats]]]
-"""The weighted success on targets, that on their counterparts, and of each run what may be exchanged, with weights."""
+"""The weighted success on targets, that on their counterparts; of each run what may be exchanged, and its holders'
+weights."""
 
 
 def compare_with_labels(cases: Sequence[SourceCase]) -> Compared:
@@ -28,7 +29,7 @@ def compare_with_labels(cases: Sequence[SourceCase]) -> Compared:
         traced = np.nansum(blame * likely, axis=1)[held] / total[held]
         null.append((float(traced.sum()), int(held.sum())))
         found.append(_weigh(case.right, _weights_of(case, case.owner[case.counted])))
-        runs.append((case.alike, _weights_of(case, case.alike.owner[case.alike.slots])))
+        runs.append((case.alike, _weights_of_holders(case, case.alike)))
     return Rate(*zip(*found, strict=True)), Rate(*zip(*null, strict=True)), runs
 
 
@@ -43,7 +44,7 @@ def compare_with_held_out(cases: Sequence[SourceCase]) -> Compared | None:
         if not size:  # there are none, or the truth knows of no client how many examples it holds
             continue
         found.append((successes, size))
-        runs.append((alike, weights))
+        runs.append((alike, _weights_of_holders(case, alike)))
         # A held-out example stands for its part of the targets in its cell, of which all are one client's.
         client_of = np.zeros(alike.cells.max() + 1, dtype=np.int64)
         client_of[alike.cells[slots]] = alike.owner[slots]
@@ -123,6 +124,11 @@ def _weights_of(case: SourceCase, owner: Rows) -> Floats:
     """Weigh targets (n,) so that each client weighs as much as it holds examples."""
     targets = np.bincount(owner, minlength=len(case.sizes))
     return np.asarray((case.sizes / np.maximum(targets, 1))[owner])
+
+
+def _weights_of_holders(case: SourceCase, alike: Alike) -> Floats:
+    """(holders,): the weight of a target of each, as :func:`_weights_of` gives it."""
+    return np.asarray(case.sizes[alike.holders] / alike.sizes)
 
 
 def _weigh(credit: Floats, weights: Floats) -> tuple[float, int]:

@@ -22,7 +22,7 @@ from fedattack.audit.intervals import LEVEL
 from fedattack.audit.judge import Judge, entry_of_client, expose_client, rows_of_clients
 from fedattack.audit.listing import several
 from fedattack.audit.measures import Measurement, Rate, measure, no_value, separate
-from fedattack.audit.naming import Holders, best_round, largest_excess, weighted_within, who_is_who
+from fedattack.audit.naming import HolderExchanges, Holders, best_round, who_is_who
 from fedattack.audit.reach import Prepared, Reach, smallest
 from fedattack.audit.significance import Significance, least_p
 from fedattack.audit.summaries import part_by_client, part_by_label, rate_populations, rate_surest
@@ -44,7 +44,6 @@ _TESTS = {
     "asr-last-round": 13,
     "asr-best-round": 14,
     "asr-worst-client": 15,
-    "asr-beyond-labels": 16,
     "asr-beyond-site": 17,
     "asr-shared": 18,
 }
@@ -138,14 +137,13 @@ class SourceJudge(Judge[SourceCase]):
         if not self._clients:
             return None
         _, worst = max(self._clients, key=lambda client: client[0])
-        held = [case.alike for case in self.cases if len(case.alike.slots)]
         return expose_client(
             worst,
             len(self._clients),
             "Owner named, client furthest above its labels",
             ", as the one furthest above what examples of the same labels give, which is its null",
             chance=self._chance,
-            test=largest_excess(held, self.rng(_TESTS["asr-worst-client"]), _WITHIN_LABELS),
+            test=self._within_labels.significance(self._within_labels.largest_excess),
         )
 
     @measure("asr-beyond-labels", "Owner named, against label-matched examples that nobody holds")
@@ -155,9 +153,8 @@ class SourceJudge(Judge[SourceCase]):
         if not all(null.sizes) or not all(found.sizes):
             return None
         return self._hold_against_alike(
-            "asr-beyond-labels",
             (found, null, runs),
-            _WITHIN_LABELS,
+            self._within_labels,
             "the null is this attack's success on unseen examples whose owner is drawn among the holders of their "
             "label, so a leak here means that single examples, or what a client's data have in common, reveal the "
             "owner, and not only unequal label distributions; clients are weighted by how many examples they hold",
@@ -171,9 +168,8 @@ class SourceJudge(Judge[SourceCase]):
             return None
         counterparts = sum(len(alike.slots) for alike, _ in compared[2])
         return self._hold_against_alike(
-            "asr-beyond-site",
             compared,
-            _WITHIN_SITES,
+            HolderExchanges([alike for alike, _ in compared[2]], self.rng(_TESTS["asr-beyond-site"]), _WITHIN_SITES),
             "the null is how often examples of the same clients and labels, on which nobody trained, are traced to "
             "their client, so a leak here means that the models reveal single examples; "
             f"{counterparts:,} targets have such a counterpart; clients are weighted by how many examples they hold",
@@ -288,10 +284,17 @@ class SourceJudge(Judge[SourceCase]):
             **parts,
         )
 
-    def _hold_against_alike(self, metric: str, compared: Compared, how: str, reason: str) -> Measurement:
+    @cached_property
+    def _within_labels(self) -> HolderExchanges:
+        """The targets of the same labels, exchanged for all findings that ask about these."""
+        held = [case.alike for case in self.cases if len(case.alike.slots)]
+        return HolderExchanges(held, self.rng(_TESTS["asr-worst-client"]), _WITHIN_LABELS)
+
+    def _hold_against_alike(self, compared: Compared, exchanges: HolderExchanges, reason: str) -> Measurement:
         """Hold a weighted success against that on examples that are like the targets."""
         found, null, runs = compared
-        test = weighted_within(runs, self.rng(_TESTS[metric]), how)
+        weights = [of_holders for alike, of_holders in runs if len(alike.slots)]
+        test = exchanges.significance(exchanges.weighted(weights))
         return found.measured(reason, test=test, null=null.null(), chance=self._chance)
 
     @cached_property
@@ -321,7 +324,7 @@ class SourceJudge(Judge[SourceCase]):
         for case in self.cases:
             alike, sizes = case.alike, case.sizes
             expected = alike.expected[0] / alike.sizes
-            excess = alike.excess(alike.observed())[0]
+            excess = alike.excess(alike.by_holder(alike.observed()))[0]
             for column, rate, above in zip(alike.holders, expected, excess, strict=True):
                 credit = case.right[case.owner[case.counted] == column]
                 if len(credit):

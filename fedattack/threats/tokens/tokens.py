@@ -81,17 +81,17 @@ class MovedRows(Attack):
     )
 
     def unfit(self, record: Record, knowledge: Knowledge) -> list[str]:
-        """Say besides where a model has no table."""
-        found, known = self.needs.unfit(record, knowledge), knowledge.model
+        """Say where a model has no table."""
+        known = knowledge.model
         if known is not None and isinstance(known.spec, Asked):
-            return found
+            return []
         try:
             tables = tables_of(_build(knowledge), knowledge, record)
         except FedAttackError as cause:
-            return [*found, str(cause)]
+            return [str(cause)]
         if not tables:
-            found.append(_say_that_none(knowledge))
-        return found
+            return [_say_that_none(knowledge)]
+        return []
 
     def attack(self, seen: Seen) -> NamedRows:
         """Look at all tables, one after the other."""

@@ -106,11 +106,10 @@ class TreesOfTables(Attack, Plants):
     planted: ClassVar[str] = PLANTED
 
     def unfit(self, record: Record, knowledge: Knowledge) -> list[str]:
-        """Say besides where replies are no bytes."""
-        reasons = self.needs.unfit(record, knowledge)
+        """Say where replies are no bytes."""
         if not len(record) or may_hold_trees(record):
-            return reasons
-        return [*reasons, _NO_TREES]
+            return []
+        return [_NO_TREES]
 
     def plant(self, reply: Arrays, rows: NDArray[np.float32], count: int) -> Arrays:
         """Put trees in a reply's place that split by so many of a client's own values of each column."""

@@ -9,7 +9,6 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from scipy.stats import binom
-from sklearn.ensemble import RandomForestClassifier as Forest
 
 from fedattack.attacks import ATTACKS, Knowledge, Scores, Targets, read_knowledge
 from fedattack.audit.finding import LEAK, NO_EVIDENCE, NOT_APPLICABLE
@@ -37,7 +36,7 @@ LEAKY = ("tpr-at-1pct-fpr", "auc", "balanced-accuracy", "epsilon-implied")
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
     """What is most of a judge's time is made short: the forest that sees no model, and the draws of nulls."""
-    monkeypatch.setattr(blind, "RandomForestClassifier", lambda count, **options: Forest(count // 10, **options))
+    monkeypatch.setattr(blind, "_TREES", 10)
     monkeypatch.setattr(judge, "_NULL_DRAWS", 40)
 
 
