@@ -43,9 +43,6 @@ SHADOWS = 8
 # Rounds in which it does, from the last one back, and seconds after which no further one is begun.
 _SHADOW_ROUNDS, _SHADOW_SECONDS = 3, 300
 
-PLANTING_SECONDS = 300
-"""After so long nothing is planted in a further round: the positive control is then of the rounds before."""
-
 
 class Interview:
     """Asks an app about all replies of a record; ``request`` is as :class:`fedattack.apps.asking.Asker` writes it."""
@@ -65,6 +62,10 @@ class Interview:
         # In the place of the app's own step, by the options that name them.
         self._functions: Mapping[str, str] = request["functions"]
         self._players: dict[Form, WeightsPlayer] = {}
+        # In how many replies something is planted, and until when it is in further ones.
+        self._planted, self._until = 0, math.inf
+        if request["seconds"] is not None:
+            self._until = time.monotonic() + request["seconds"]
         # Why replies could not be asked about, and how many.
         self._left_out: Counter[str] = Counter()
         self._without_gradients = ""
@@ -87,16 +88,17 @@ class Interview:
         """Ask, and return the arrays of :class:`~fedattack.attacks.knowledge.Answers` and ``notes``.
 
         Where something is planted, the names of the arrays of each strength end in ``@`` and the number of passes, and
-        ``rounds`` says in how many rounds it was.
+        ``replies`` says in how many replies it is, ``of`` how many.
         """
         passes = self._request["passes"] or [0]
         found = [_AnswerArrays() for _ in passes]
-        total = sum(len(_list_replies(round_)) for round_ in self._record)
-        done, rounds, started = 0, 0, time.monotonic()
-        for round_ in self._record:
-            if self._request["passes"] and rounds and time.monotonic() - started > PLANTING_SECONDS:
+        seqs = self._request["seqs"]
+        rounds = [round_ for round_ in self._record if not seqs or round_.seq in seqs]
+        total = sum(len(_list_replies(round_)) for round_ in rounds)
+        done = 0
+        for round_ in rounds:
+            if self._is_over:
                 break
-            rounds += 1
             asked: dict[str, list[_Model]] = {}
             for reply in _list_replies(round_):
                 say(f"{PROGRESS}{done} {total}")
@@ -108,7 +110,7 @@ class Interview:
                 self._add(round_.seq, group, asked, found)
         if not found[0].losses:
             raise DataError("; ".join(self._left_out) or "no reply holds arrays")
-        arrays: dict[str, NDArray[Any]] = {"rounds": np.array(rounds), "notes": self._notes()}
+        arrays: dict[str, NDArray[Any]] = {**self._count_planted(), "notes": self._notes()}
         for count, one in zip(passes, found, strict=True):
             if len(self._players) > 1:
                 one.calibrate()
@@ -116,6 +118,18 @@ class Interview:
             for name, values in vars(one).items():
                 arrays[f"{name}{ending}"] = np.array(values)
         return arrays
+
+    @property
+    def _is_over(self) -> bool:
+        """Whether nothing more is to be planted; in one reply it always is."""
+        return self._planted > 0 and time.monotonic() > self._until
+
+    def _count_planted(self) -> dict[str, NDArray[Any]]:
+        """Return in how many ``replies`` something is planted, ``of`` how many of clients that have own targets."""
+        owned, count = self._request["owned"], 0
+        for round_ in self._record:
+            count += sum(bool(owned.get(reply.node)) for reply in _list_replies(round_))
+        return {"replies": np.array(self._planted), "of": np.array(count)}
 
     def play(self, say: Callable[[str], None]) -> dict[str, NDArray[Any]]:
         """Let the app train shadow models, and return the arrays of ``ShadowLosses`` and ``notes``."""
@@ -139,13 +153,18 @@ class Interview:
         return {"seqs": np.array(seqs), "losses": np.array(losses), "notes": np.array([note], dtype=np.str_)}
 
     def plant(self, say: Callable[[str], None]) -> dict[str, NDArray[Any]]:
-        """Write records in which clients send one plain step on a few of their own targets; return ``notes``."""
+        """Write records in which clients send one plain step on a few of their own targets, and count these replies."""
         together = self._request["together"]
+        # Each record has its part of the time.
+        seconds, counts = (self._until - time.monotonic()) / len(together), []
         for done, count in enumerate(together):
             say(f"{PROGRESS}{done} {len(together)}")
             out = Path(self._request["planted"]) / str(count)
+            self._planted, self._until = 0, time.monotonic() + seconds
             rewrite_record(self._record, out, partial(self._plant_in, count))
-        return {"notes": self._notes()}
+            counts.append(self._planted)
+        self._planted = min(counts)
+        return self._count_planted()
 
     def _plant_in(self, count: int, round_: Round, exchange: Exchange) -> Exchange:
         """Put one plain step on this many of its own targets, 0 for all, in the place of each client's reply."""
@@ -153,11 +172,13 @@ class Interview:
         for reply in exchange.replies:
             rows = self._request["owned"].get(reply.node, [])
             received = reply.received or exchange.common
-            if reply.status == "ok" and reply.arrays is not None and received is not None and rows:
+            has_model = reply.status == "ok" and reply.arrays is not None
+            if has_model and received is not None and rows and not self._is_over:
                 player = self._player(received, reply.node)
                 player.take(received)
                 chosen = np.random.default_rng(round_.seq).permutation(rows)[: count or None]
                 reply = replace(reply, arrays=player.step(chosen.tolist()))
+                self._planted += 1
             replies.append(reply)
         return replace(exchange, replies=replies)
 
@@ -232,7 +253,12 @@ class Interview:
         if not self._request["passes"]:
             return [(weights, player.losses())]
         rows = self._request["owned"].get(reply.node, [])
-        return [(trained, player.losses()) for trained in player.train(rows, self._request["passes"])]
+        # What the time does not allow is asked about as it is.
+        if self._is_over:
+            rows = []
+        models = [(trained, player.losses()) for trained in player.train(rows, self._request["passes"])]
+        self._planted += bool(rows)
+        return models
 
     def _along(self, reply: Observation, cases: Sequence[Sequence["_Model"]]) -> list[Along | None]:
         """Hold the targets' gradients at the model that clients were sent against what became of it, in each case."""

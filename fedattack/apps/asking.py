@@ -17,12 +17,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from flwr.common.config import flatten_dict
 from numpy.typing import NDArray
 
-from fedattack.apps.answering import PLANTING_SECONDS, PROGRESS
+from fedattack.apps.answering import PROGRESS
 from fedattack.apps.app import App
 from fedattack.apps.functions import NO_FUNCTIONS, OwnFunctions, list_partitions, put_examples
 from fedattack.apps.outside import read_app
@@ -53,6 +53,13 @@ class Inquiry:
     witnesses: Sequence[Witness]
     targets: Targets
     sends: Sends | None = None
+
+
+class Share(NamedTuple):
+    """In how many replies something is planted, of how many of clients that have targets of their own."""
+
+    replies: int
+    of: int
 
 
 @dataclass(frozen=True)
@@ -95,32 +102,58 @@ class Asker:
         arrays = self._ask(inquiry, f"ask the app about {inquiry.part.label}")
         return check_answers(arrays, inquiry.targets, _WHERE), arrays["notes"].tolist()
 
-    def plant(self, inquiry: Inquiry, owned: Mapping[str, Sequence[int]], passes: Sequence[int]) -> dict[int, Answers]:
+    def plant(
+        self,
+        inquiry: Inquiry,
+        owned: Mapping[str, Sequence[int]],
+        passes: Sequence[int],
+        *,
+        seqs: Sequence[int] = (),
+        seconds: float | None = None,
+    ) -> tuple[dict[int, Answers], Share]:
         """Ask the same of replies in which something is planted: each client trains further on its own targets.
 
-        ``owned`` says by node which these are. Returned is by how often it goes over them, of ``passes`` in ascending
-        order.
+        Parameters
+        ----------
+        owned
+            By node, which targets are its own.
+        passes
+            How often a client goes over them, in ascending order.
+        seqs
+            The rounds that are asked about, by their positions in the record; all where it is empty.
+        seconds
+            After these nothing is planted in a further reply; ``None`` for no limit.
+
+        Returns
+        -------
+        dict of int to Answers, Share
+            By the number of passes; and in how many of the record's replies something is planted.
         """
-        arrays = self._ask(inquiry, f"plant in {inquiry.part.label}", owned=owned, passes=passes)
-        rounds, in_all = int(arrays["rounds"]), len(Record(inquiry.part.record))
-        if rounds < in_all and self.watch is not None:
-            after = f"{inquiry.part.label}: after {PLANTING_SECONDS} s something is planted in"
-            self.watch.say("note", f"{after} {rounds} of {in_all} rounds; the control is of these")
+        step = f"plant in {inquiry.part.label}"
+        arrays = self._ask(inquiry, step, owned=owned, passes=passes, seqs=seqs, seconds=seconds)
         found = {}
         for count in passes:
             of_case = {name.partition("@")[0]: array for name, array in arrays.items() if name.endswith(f"@{count}")}
             found[count] = check_answers(of_case, inquiry.targets, _WHERE)
-        return found
+        return found, _share_of(arrays)
 
     def plant_steps(
-        self, inquiry: Inquiry, owned: Mapping[str, Sequence[int]], together: Sequence[int], out: Path
-    ) -> dict[int, Record]:
+        self,
+        inquiry: Inquiry,
+        owned: Mapping[str, Sequence[int]],
+        together: Sequence[int],
+        out: Path,
+        *,
+        seconds: float | None = None,
+    ) -> tuple[dict[int, Record], Share]:
         """Let clients send one plain step on a few of their own targets in the place of their replies.
 
-        Returned is, by how many targets at most, of ``together``, the record in the empty folder ``out``.
+        After ``seconds`` replies stay as they are. Returned are, by how many targets at most, of ``together``, the
+        record in the empty folder ``out``, and in how many of its replies there is a step.
         """
-        self._ask(inquiry, f"plant steps in {inquiry.part.label}", owned=owned, together=together, out=out)
-        return {count: Record(out / str(count)) for count in together}
+        step = f"plant steps in {inquiry.part.label}"
+        arrays = self._ask(inquiry, step, owned=owned, together=together, out=out, seconds=seconds)
+        return {count: Record(out / str(count)) for count in together}, _share_of(arrays)
 
     def shadows(self, inquiry: Inquiry, auxiliary: Targets) -> tuple[ShadowLosses, list[str]]:
         """Return the losses of the targets under models that the app trains on ``auxiliary``, and notes on them."""
@@ -137,6 +170,8 @@ class Asker:
         passes: Sequence[int] = (),
         together: Sequence[int] = (),
         out: Path | str = "",
+        seqs: Sequence[int] = (),
+        seconds: float | None = None,
     ) -> dict[str, NDArray[Any]]:
         app, part, sends = self.app, inquiry.part, inquiry.sends
         handlers = _handlers(inquiry.witnesses, app)
@@ -157,6 +192,8 @@ class Asker:
                 "handlers": handlers,
                 "factors": sends and sends.factors and dict(sends.factors),
                 "sparse": sends and sends.sparse and vars(sends.sparse),
+                "seqs": list(seqs),
+                "seconds": seconds,
                 "owned": {node: list(rows) for node, rows in (owned or {}).items()},
                 "passes": list(passes),
                 "together": list(together),
@@ -206,6 +243,10 @@ def ask_examples(asker: Asker, part: Part, witnesses: Sequence[Witness], notes: 
         return witnesses
     notes.append(f"which examples a client trains on is what --examples {function} says, called with its partition-id")
     return found
+
+
+def _share_of(arrays: Mapping[str, NDArray[Any]]) -> Share:
+    return Share(int(arrays["replies"]), int(arrays["of"]))
 
 
 def _write_examples(file: Path, examples: Targets | None) -> str:

@@ -17,6 +17,7 @@ import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -27,7 +28,6 @@ from fedattack.apps.app import App
 from fedattack.apps.asking import Asker, ask_examples
 from fedattack.apps.choosing import Chosen, choose, list_unasked
 from fedattack.apps.control import control
-from fedattack.apps.functions import NO_FUNCTIONS, OwnFunctions
 from fedattack.apps.holding import hold, list_witness_notes
 from fedattack.apps.posing import Posed, pose
 from fedattack.apps.questions import NOTHING_BESIDES, Questions
@@ -71,6 +71,9 @@ _LABELS_OF_GRADIENTS = "Do the gradients that a party is sent give labels to it?
 # Beside the witnesses of a run: that its truth and knowledge are written, and what else was found out meanwhile.
 _POSED = "posed.json"
 
+CONTROL_SECONDS = 30.0
+"""So long positive controls may take, whatever the app."""
+
 # Characters of a reason that a page without an answer begins with.
 _LONGEST_REASON = 1000
 
@@ -91,7 +94,8 @@ _POSED_ENTRY: TypeAdapter[_PosedEntry] = TypeAdapter(_PosedEntry)
 class Order:
     """What an audit is to do: what :func:`run_app` is given, what is asked besides, and how attacks are made.
 
-    ``options`` of attacks are as they were given; ``make`` returns attacks by their names, with these.
+    ``options`` of attacks are as they were given; ``make`` returns attacks by their names, with these. Unless
+    there is a ``full_control``, positive controls take no longer than the app's own run, or half a minute.
     """
 
     out: Path
@@ -102,6 +106,7 @@ class Order:
     seeds: Sequence[int] = (0,)
     on: str = "simulation"
     command: str = ""
+    full_control: bool = False
 
 
 @dataclass(frozen=True)
@@ -178,7 +183,7 @@ def _attack_and_judge(
     chosen = choose(runs, posed, order.make, watch)
     attacked = attack(folder, runs, posed, chosen, order.device, watch)
     if app is not None:
-        control_all(app, attacked, watch, order.asked.functions)
+        control_all(Asker(app, watch, order.asked.functions), attacked, watch, full=order.full_control)
     return judge(order, posed, attacked, watch)
 
 
@@ -346,8 +351,11 @@ def _attack_sums(attack: Attack, runs: Sequence[Run], device: str, watch: Watch)
     return scored
 
 
-def control_all(app: App, attacked: Attacked, watch: Watch, functions: OwnFunctions = NO_FUNCTIONS) -> None:
-    """Find out whether attacks that show nothing would have seen a leak, and note it for the report, once."""
+def control_all(asker: Asker, attacked: Attacked, watch: Watch, *, full: bool = False) -> None:
+    """Find out whether attacks that show nothing would have seen a leak, and note it for the report, once.
+
+    If it is not ``full``, that takes no longer than the app's own run, or :data:`CONTROL_SECONDS`.
+    """
     runs, study = attacked.runs, dict(attacked.folder.study)
     # Whoever goes on with an audit has them already: they take as long as the attacks.
     if "controls" in study:
@@ -355,8 +363,11 @@ def control_all(app: App, attacked: Attacked, watch: Watch, functions: OwnFuncti
     found: dict[str, Control] = {}
     failed: dict[str, Failure] = {}
     left_out = list(study.get(LEFT_OUT, ()))
+    seconds = None
+    if not full:
+        seconds = max(CONTROL_SECONDS, _count_seconds(study))
     with failing_alone(failed, "control"):
-        found = control(app, runs, [witnesses_of(run.part) for run in runs], watch, left_out, functions)
+        found = control(asker, runs, [witnesses_of(run.part) for run in runs], watch, left_out, seconds)
     for failure in failed.values():
         watch.say("warning", f"there are no positive controls: {failure.why}")
         left_out.append(f"the positive controls: {failure.why}")
@@ -364,6 +375,14 @@ def control_all(app: App, attacked: Attacked, watch: Watch, functions: OwnFuncti
     if left_out:
         study[LEFT_OUT] = left_out
     attacked.folder.note(study)
+
+
+def _count_seconds(study: Mapping[str, Any]) -> float:
+    """Return how long the app's own run took; 0 where it is not known."""
+    started, finished = study.get("started"), study.get("finished")
+    if started is None or finished is None:
+        return 0.0
+    return (datetime.fromisoformat(finished) - datetime.fromisoformat(started)).total_seconds()
 
 
 def judge(order: Order, posed: Sequence[Posed], attacked: Attacked, watch: Watch) -> Judged:

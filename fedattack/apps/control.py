@@ -7,38 +7,40 @@ all of them. For attacks on tables it sends trees that split by its own values, 
 of its own. If nothing of that is seen, the attack cannot tell anything here.
 """
 
+import math
+import time
 from collections.abc import Callable, Collection, Mapping, MutableMapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 
-from fedattack.apps.app import App
-from fedattack.apps.asking import Asker, Inquiry
-from fedattack.apps.functions import NO_FUNCTIONS, OwnFunctions
+from fedattack.apps.asking import Asker, Inquiry, Share
 from fedattack.apps.player import STEPPING
 from fedattack.attacks import ATTACKS
 from fedattack.attacks.base import Plants
+from fedattack.attacks.replies import replied
 from fedattack.audit.control import PLANTED, STEPPED, TRAINED, WHOLE, Control
 from fedattack.audit.finding import LEAK, NO_EVIDENCE, Finding, answering
-from fedattack.audit.judging import judge_attacks
+from fedattack.audit.judge import judge_of
+from fedattack.audit.judging import correct_together, judge_each
 from fedattack.audit.opened import Run
 from fedattack.base.errors import DataError, FedAttackError
 from fedattack.base.failures import Failure, failing_alone, is_unforeseen
 from fedattack.base.structured import finite
 from fedattack.learning import LocalSGD
-from fedattack.record import Exchange, Round, rewrite_record
+from fedattack.record import Exchange, Record, Round, rewrite_record
 from fedattack.runs.private import private_folder
 from fedattack.runs.watch import Watch
 from fedattack.witness import Witness
 
 PASSES = ((1, 4), (16, 64))
-"""How often a client goes over its own targets once more, in the order in which this is tried: the many take long."""
+"""How often a client goes over its own targets once more: what is planted at once, in the order of its cost."""
 
 TOGETHER = (16, 4, 1)
-"""How many of its own targets are in a client's step, at most."""
+"""How many of its own targets are in a client's step, at most; fewer are easier to see."""
 
 ALL = 0
 """Stands for a step on all of a client's own targets."""
@@ -46,62 +48,200 @@ ALL = 0
 VALUES = (1, 4, 16, 64)
 """By how many of its own values of each column a client's trees split, or how many of its own examples it sends."""
 
+LEAST_SECONDS = 5.0
+"""So long something may be planted, also where the time of all controls is over: each attack is shown something."""
+
+Plant = Callable[[Asker, Run, Sequence[Witness], float | None], tuple[Mapping[int, Run], Share]]
+"""Plants something in a run for so many seconds; returns runs by how much, and in how many replies that is."""
+
+
+@dataclass(frozen=True)
+class _Batch:
+    """How much is planted at once, as :attr:`fedattack.audit.control.Control.amount` says it, and what plants it."""
+
+    amounts: Sequence[int]
+    plant: Plant
+
+
+class _Clock:
+    """How much of the time for controls is left; without limit where it is given None."""
+
+    def __init__(self, seconds: float | None) -> None:
+        self._until = math.inf if seconds is None else time.monotonic() + seconds
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing more is to be begun."""
+        return time.monotonic() > self._until
+
+    @property
+    def left(self) -> float | None:
+        """Seconds in which something may be planted."""
+        if self._until == math.inf:
+            return None
+        return max(LEAST_SECONDS, self._until - time.monotonic())
+
+    def take(self, share: float) -> "_Clock":
+        """Return the clock of so large a share of what is left."""
+        return _Clock(None if self._until == math.inf else share * (self._until - time.monotonic()))
+
+
+@dataclass(frozen=True)
+class _Scene:
+    """What controls are made of: runs with what was witnessed, and what each attack found in them by itself."""
+
+    runs: Sequence[Run]
+    witnesses: Sequence[Sequence[Witness]]
+    alone: Mapping[str, Sequence[Finding]]
+    asker: Asker
+    watch: Watch
+
 
 def control(
-    app: App,
+    asker: Asker,
     runs: Sequence[Run],
     witnesses: Sequence[Sequence[Witness]],
     watch: Watch,
     faults: list[str],
-    functions: OwnFunctions = NO_FUNCTIONS,
+    seconds: float | None = None,
 ) -> dict[str, Control]:
     """Find from how much that is planted each attack that shows nothing would have shown it.
 
-    ``witnesses`` say what the clients of each run did. Returned is by attack; nothing of attacks that show a leak, or
-    where nothing can be planted. To ``faults`` is added what nobody foresaw, and what it keeps from being controlled.
+    Parameters
+    ----------
+    asker
+        Asks the clients' own app.
+    witnesses
+        What the clients of each run did.
+    faults
+        Is told what nobody foresaw, and what it keeps from being controlled.
+    seconds
+        After these nothing more is begun, but that each attack is shown something once; ``None`` for no limit. Under a
+        limit, clients are at first trained further in as many rounds alone as hold a reply of each of them.
+
+    Returns
+    -------
+    dict of str to Control
+        By attack; nothing of attacks that show a leak, or where nothing can be planted.
     """
-    # Each control asks the clients' own app, which runs in processes of its own.
-    asker = Asker(app, watch, functions)
-    # Of what cannot be judged there is nothing to control, and the report says why.
-    shown = _headlines(runs, [*runs[0].scores], {})
-    unseen = [name for name, finding in shown.items() if finding.verdict == NO_EVIDENCE]
     found: dict[str, Control] = {}
-    given_up: set[tuple[str, str]] = set()
+    # Of what cannot be judged there is nothing to control, and the report says why.
+    alone = judge_each(_list_common(runs), runs, setting={}, provenance={}, failed={})
+    shown = answering(correct_together([finding for each in alone.values() for finding in each], runs))
+    unseen = [finding.attack for finding in shown if finding.verdict == NO_EVIDENCE]
     if not unseen:
         return found
-    by_kind = {kind: [name for name in unseen if _takes(name, kind)] for kind in (TRAINED, STEPPED, WHOLE, PLANTED)}
     with private_folder(runs[0].part.folder) as folder:
-        # In the order of their cost; each is tried only on what showed nothing before.
-        tries: list[tuple[str, list[str], Sequence[int], Callable[..., Mapping[int, Run]]]] = [
-            *((TRAINED, by_kind[TRAINED], passes, _train_further) for passes in PASSES),
-            (STEPPED, by_kind[STEPPED], TOGETHER, partial(_step, folder)),
-            (WHOLE, by_kind[WHOLE], (ALL,), partial(_step, folder)),
-            # What gives rows away to one attack tells another nothing.
-            *(
-                (_find_kind(name), [name], (count,), partial(_plant_rows, folder, name))
-                for name in by_kind[PLANTED]
-                for count in VALUES
-            ),
-        ]
-        for kind, names, amounts, plant in tries:
-            left = []
-            for name in names:
-                # What showed a leak needs no more; what failed once in a way fails again.
-                if (kind, name) not in given_up and not (name in found and found[name].is_seen):
-                    left.append(name)
-            if not left:
-                continue
-            lost: dict[str, Failure] = {}
+        scene = _Scene(runs, witnesses, alone, asker, watch)
+        clock = _Clock(seconds)
+        tries = _list_tries(unseen, folder, is_short=seconds is not None)
+        for index, (kind, names, batches) in enumerate(tries):
+            # What showed a leak needs no more.
+            left = [name for name in names if name not in found or not found[name].is_seen]
+            found |= _control(scene, kind, left, batches, clock.take(1 / (len(tries) - index)), faults)
+        # What nobody sees in few rounds may be seen in all of them.
+        left = [name for name, one in found.items() if one.kind == TRAINED and not one.is_seen and one.replies < one.of]
+        if left and clock.is_over:
+            found |= {name: replace(found[name], is_cut=True) for name in left}
+        elif seconds is not None and left:
+            most = PASSES[-1][-1:]
+            found |= _control(scene, TRAINED, left, [_Batch(most, partial(_train_further, most, False))], clock, faults)
+    return found
+
+
+def _list_tries(
+    unseen: Sequence[str], folder: Path, *, is_short: bool
+) -> list[tuple[str, list[str], Sequence[_Batch]]]:
+    """List the ways to plant something, each with the attacks that it is for, and from what is hardest to see on."""
+    ways: list[tuple[str, Sequence[_Batch]]] = [
+        (STEPPED, [_Batch(TOGETHER, partial(_step, folder, TOGETHER))]),
+        (WHOLE, [_Batch((ALL,), partial(_step, folder, (ALL,)))]),
+        (TRAINED, [_Batch(passes, partial(_train_further, passes, is_short)) for passes in PASSES]),
+    ]
+    tries: list[tuple[str, list[str], Sequence[_Batch]]] = []
+    for kind, batches in ways:
+        tries.append((kind, [name for name in unseen if _takes(name, kind)], batches))
+    # What gives rows away to one attack tells another nothing.
+    for name in unseen:
+        if _takes(name, PLANTED):
+            batches = [_Batch([one], partial(_plant_rows, folder, name, one)) for one in VALUES]
+            tries.append((_find_kind(name), [name], batches))
+    return [each for each in tries if each[1]]
+
+
+def _control(
+    scene: _Scene, kind: str, names: Sequence[str], batches: Sequence[_Batch], clock: _Clock, faults: list[str]
+) -> dict[str, Control]:
+    """Search what each of these attacks shows a leak of, and say of which nothing is known."""
+    lost: dict[str, Failure] = {}
+    found = _search(scene, kind, names, batches, clock, lost)
+    # One that failed at one strength, and was made at another, has a control.
+    untold = {name: failure for name, failure in lost.items() if name not in found or is_unforeseen(failure.why)}
+    _say_lost(untold, scene.watch, faults)
+    return found
+
+
+def _search(
+    scene: _Scene,
+    kind: str,
+    names: Sequence[str],
+    batches: Sequence[_Batch],
+    clock: _Clock,
+    lost: MutableMapping[str, Failure],
+) -> dict[str, Control]:
+    """Find the least that each of these attacks shows a leak of, from the middle up or down.
+
+    `lost` is told of which nothing is known, and why.
+    """
+    strengths = [(amount, batch) for batch, each in enumerate(batches) for amount in each.amounts]
+    # Of each the last strength that it does not see, and the first that it sees.
+    unseen, seen = dict.fromkeys(names, -1), dict.fromkeys(names, len(strengths))
+    planted: dict[int, tuple[list[Mapping[int, Run]], Share]] = {}
+    for done in range(len(strengths)):
+        # Each is shown something once.
+        if done and clock.is_over:
+            break
+        wanted: dict[int, list[str]] = {}
+        for name in names:
+            if name not in lost and seen[name] - unseen[name] > 1:
+                wanted.setdefault((unseen[name] + seen[name]) // 2, []).append(name)
+        for index, group in wanted.items():
+            scene.watch.step("positive control", done, len(strengths))
+            amount, batch = strengths[index]
             unplanted: dict[str, Failure] = {}
             # If nothing can be planted in this way, all that it was for have no control.
             with failing_alone(unplanted, kind):
-                of_run = [plant(asker, run, seen, amounts) for run, seen in zip(runs, witnesses, strict=True)]
-                found |= _look(left, kind, runs, of_run, amounts, watch, lost)
+                if batch not in planted:
+                    planted[batch] = _plant(scene, batches[batch].plant, clock)
+                of_amount = [by_amount[amount] for by_amount in planted[batch][0]]
+                for name, is_seen in _look(scene, group, of_amount, lost).items():
+                    (seen if is_seen else unseen)[name] = index
             for failure in unplanted.values():
-                lost |= dict.fromkeys(left, failure)
-            given_up |= {(kind, name) for name in lost}
-            _say_lost(lost, watch, faults)
+                lost.update(dict.fromkeys(group, failure))
+    found = {}
+    for name in names:
+        is_seen = seen[name] < len(strengths)
+        index = seen[name] if is_seen else unseen[name]
+        if index < 0 or (name in lost and not is_seen):
+            continue
+        amount, batch = strengths[index]
+        share = planted[batch][1]
+        is_cut = not is_seen and clock.is_over and (index + 1 < len(strengths) or share.replies < share.of)
+        found[name] = Control(kind, amount, is_seen, share.replies, share.of, is_cut)
     return found
+
+
+def _plant(scene: _Scene, plant: Plant, clock: _Clock) -> tuple[list[Mapping[int, Run]], Share]:
+    """Plant something in all runs; returns them by how much, and in how many replies of all it is."""
+    planted, shares = [], []
+    for index, (run, seen) in enumerate(zip(scene.runs, scene.witnesses, strict=True)):
+        seconds = clock.left
+        if seconds is not None:
+            seconds /= len(scene.runs) - index
+        changed, share = plant(scene.asker, run, seen, seconds)
+        planted.append(changed)
+        shares.append(share)
+    return planted, Share(*map(sum, zip(*shares, strict=True)))
 
 
 def _say_lost(lost: Mapping[str, Failure], watch: Watch, faults: list[str]) -> None:
@@ -137,35 +277,17 @@ def _find_kind(name: str) -> str:
 
 
 def _look(
-    names: Sequence[str],
-    kind: str,
-    runs: Sequence[Run],
-    planted: Sequence[Mapping[int, Run]],
-    amounts: Sequence[int],
-    watch: Watch,
-    lost: MutableMapping[str, Failure],
-) -> dict[str, Control]:
-    """Make attacks of what is planted, and say from how much on each shows a leak.
+    scene: _Scene, names: Sequence[str], planted: Sequence[Run], lost: MutableMapping[str, Failure]
+) -> dict[str, bool]:
+    """Make attacks of what is planted, and say which show a leak.
 
     `lost` is told which cannot be made, or judged, so that nothing is known of them.
     """
-    found: dict[str, Control] = {}
-    for done, amount in enumerate(amounts):
-        watch.step("positive control", done, len(amounts))
-        left = [name for name in names if name not in lost and not (name in found and found[name].is_seen)]
-        if not left:
-            break
-        # With names of `left` alone: other attacks keep the scores that they had.
-        attacked = [_attack(run, by_amount[amount], left, lost) for run, by_amount in zip(runs, planted, strict=True)]
-        shown = _headlines(attacked, left, lost)
-        for name in left:
-            if name in lost:
-                found.pop(name, None)
-                continue
-            # The verdict after the correction: a control must show what the report would call a leak.
-            is_seen = name in shown and shown[name].verdict == LEAK
-            found[name] = Control(kind, amount, is_seen)
-    return found
+    # With these names alone: other attacks keep the scores that they had.
+    attacked = [_attack(run, changed, names, lost) for run, changed in zip(scene.runs, planted, strict=True)]
+    shown = _headlines(attacked, names, lost, scene.alone)
+    # The verdict after the correction: a control must show what the report would call a leak.
+    return {name: name in shown and shown[name].verdict == LEAK for name in names if name not in lost}
 
 
 def _attack(run: Run, planted: Run, names: Collection[str], lost: MutableMapping[str, Failure]) -> Run:
@@ -178,39 +300,87 @@ def _attack(run: Run, planted: Run, names: Collection[str], lost: MutableMapping
     return run.with_scores(scores)
 
 
-def _headlines(runs: Sequence[Run], names: Collection[str], lost: MutableMapping[str, Failure]) -> dict[str, Finding]:
-    """Judge all attacks, as the report corrects them for each other, and return the headline of each of these.
+def _headlines(
+    runs: Sequence[Run],
+    names: Collection[str],
+    lost: MutableMapping[str, Failure],
+    alone: Mapping[str, Sequence[Finding]],
+) -> dict[str, Finding]:
+    """Judge some attacks, as the report corrects them for all others, and return the headline of each.
 
-    ``lost`` is told which of these cannot be judged.
+    ``alone`` has what all attacks found by themselves, before something was planted. ``lost`` is told which of these
+    cannot be judged.
     """
-    common = [*runs[0].scores]
-    # The correction is over the attacks that have scores of all runs.
-    for run in runs:
-        common = [name for name in common if name in run.scores]
+    common = _list_common(runs)
     if not {*common} & {*names}:
         return {}
     alike = [run.with_scores({name: run.scores[name] for name in common}) for run in runs]
     failed: dict[str, Failure] = {}
-    findings = answering(judge_attacks(alike, setting={}, provenance={}, failed=failed))
+    changed = [name for name in common if name in names or _is_held_against(name, names)]
+    judged = judge_each(changed, alike, setting={}, provenance={}, failed=failed)
+    findings: list[Finding] = []
+    for name in common:
+        findings += judged.get(name, () if name in changed else alone.get(name, ()))
     lost.update({name: failure for name, failure in failed.items() if name in names})
-    return {finding.attack: finding for finding in findings if finding.attack in names}
+    headlines = answering(correct_together(findings, alike))
+    return {finding.attack: finding for finding in headlines if finding.attack in names}
 
 
-def _train_further(asker: Asker, run: Run, witnesses: Sequence[Witness], passes: Sequence[int]) -> Mapping[int, Run]:
+def _list_common(runs: Sequence[Run]) -> list[str]:
+    """List the attacks that have scores of all runs: they are corrected for each other."""
+    return [name for name in runs[0].scores if all(name in run.scores for run in runs)]
+
+
+def _is_held_against(name: str, others: Collection[str]) -> bool:
+    """Say whether an attack is judged beside one of the others, as against a baseline."""
+    judge = judge_of(name)
+    return judge is not None and not {*judge.beside}.isdisjoint(others)
+
+
+def _train_further(
+    passes: Sequence[int],
+    is_short: bool,
+    asker: Asker,
+    run: Run,
+    witnesses: Sequence[Witness],
+    seconds: float | None,
+) -> tuple[Mapping[int, Run], Share]:
     """Ask about replies of clients that were trained further on their own targets."""
     inquiry, owned = _inquire(run, witnesses)
     if inquiry.sends is not None and inquiry.sends.protocol:
         raise DataError("clients send predictions, in whose place nothing is planted")
+    seqs: Sequence[int] = ()
+    if is_short:
+        seqs = _find_rounds(run.record, owned)
+    by_passes, share = asker.plant(inquiry, owned, passes, seqs=seqs, seconds=seconds)
     found = {}
-    for count, answers in asker.plant(inquiry, owned, passes).items():
+    for count, answers in by_passes.items():
         # model=None: the answers are the app's own, and no model that is built may be asked instead.
         found[count] = replace(run, knowledge=replace(run.knowledge, model=None, answers=answers))
+    return found, share
+
+
+def _find_rounds(record: Record, owned: Mapping[str, Sequence[int]]) -> list[int]:
+    """Find few rounds that hold a reply of each client that holds targets: no test has more targets in more rounds."""
+    left = {node for node, rows in owned.items() if rows}
+    found = []
+    # The last ones first: of these the app trained shadow models.
+    for round_ in reversed(record.rounds):
+        there = {reply.node for reply in round_.observations if replied(reply) and reply.arrays is not None}
+        if left & there:
+            found.append(round_.seq)
+            left -= there
     return found
 
 
 def _step(
-    folder: Path, asker: Asker, run: Run, witnesses: Sequence[Witness], together: Sequence[int]
-) -> Mapping[int, Run]:
+    folder: Path,
+    together: Sequence[int],
+    asker: Asker,
+    run: Run,
+    witnesses: Sequence[Witness],
+    seconds: float | None,
+) -> tuple[Mapping[int, Run], Share]:
     """Let clients send one plain step on some of their own targets.
 
     Where the attacker knows how clients train, it knows this step.
@@ -224,24 +394,31 @@ def _step(
     owned = {node: [row for row in rows if is_complete[row]] for node, rows in owned.items()}
     if not any(owned.values()):
         raise DataError(f"all targets of {run.part.label} that one client holds have a value that is not finite")
-    records = asker.plant_steps(inquiry, owned, together, folder / (run.part.name or "run"))
+    out = folder / f"{run.part.name or 'run'}-{len(together)}"
+    records, share = asker.plant_steps(inquiry, owned, together, out, seconds=seconds)
     if together == (ALL,) and run.knowledge.training is not None:
         # In an attack's eyes the client made one step of plain SGD over all of its examples.
         step = LocalSGD(epochs=1, batch_size=0, lr=STEPPING)
         run = replace(run, knowledge=replace(run.knowledge, training=step))
-    return {count: replace(run, sent=record) for count, record in records.items()}
+    return {count: replace(run, sent=record) for count, record in records.items()}, share
 
 
 def _plant_rows(
-    folder: Path, name: str, asker: Asker, run: Run, witnesses: Sequence[Witness], values: Sequence[int]
-) -> Mapping[int, Run]:
+    folder: Path,
+    name: str,
+    count: int,
+    asker: Asker,
+    run: Run,
+    witnesses: Sequence[Witness],
+    seconds: float | None,
+) -> tuple[Mapping[int, Run], Share]:
     """Let clients send what gives some of their own rows away to the attack of that name."""
     attack, truth = ATTACKS[name], run.truth
     if not isinstance(attack, Plants) or truth is None or name not in truth.answers:
         raise DataError(f"of no client of {run.part.label} its rows are known")
     rows, owners = truth.answers[name]["x"], truth.answers[name]["owners"]
 
-    def change(count: int, round_: Round, exchange: Exchange) -> Exchange:
+    def change(round_: Round, exchange: Exchange) -> Exchange:
         replies = []
         for reply in exchange.replies:
             # Those rows that are the client's own, by the truth.
@@ -251,11 +428,8 @@ def _plant_rows(
             replies.append(reply)
         return replace(exchange, replies=replies)
 
-    found = {}
-    for count in values:
-        out = folder / f"{run.part.name or 'run'}-{name}-{count}"
-        found[count] = replace(run, sent=rewrite_record(run.record, out, partial(change, count)))
-    return found
+    out = folder / f"{run.part.name or 'run'}-{name}-{count}"
+    return {count: replace(run, sent=rewrite_record(run.record, out, change))}, Share(0, 0)
 
 
 def _inquire(run: Run, witnesses: Sequence[Witness]) -> tuple[Inquiry, dict[str, list[int]]]:

@@ -30,11 +30,18 @@ class Control:
         examples: the first that was seen, or the last that was tried.
     is_seen
         Whether the attack shows a leak then.
+    replies, of
+        In how many replies that was, of how many of clients with targets of their own; both 0 for all of them.
+    is_cut
+        Whether more could have been planted, had there been more time.
     """
 
     kind: str
     amount: int
     is_seen: bool
+    replies: int = 0
+    of: int = 0
+    is_cut: bool = False
 
     @property
     def clients(self) -> str:
@@ -52,6 +59,13 @@ class Control:
         if self.kind == WHOLE:
             return "send one plain step on all of their own targets"
         return f"send one plain step on {self.amount} of their own targets"
+
+    @property
+    def extent(self) -> str:
+        """In how many replies that was, where it was not in all of them."""
+        if self.replies == self.of:
+            return ""
+        return f" ({self.replies:,} of {self.of:,} replies)"
 
 
 def control_of(finding: Finding) -> str:
@@ -76,6 +90,8 @@ def with_controls(findings: Sequence[Finding], controls: Mapping[str, Control]) 
         # What it reads and is right stands on the page: it sees something.
         if not control.is_seen and not finding.is_right_in_part:
             verdict, shows = CANNOT_TELL, f"{shows}: it cannot tell"
-        ground = f"positive control: with clients that {control.clients}, this attack shows {shows}"
+        if control.is_cut and not control.is_seen:
+            shows += "; the control was cut short, and `--control full` tries all"
+        ground = f"positive control: with clients that {control.clients}{control.extent}, this attack shows {shows}"
         final.append(finding.with_grounds(Reason(ground, CONTROL), verdict=verdict))
     return final

@@ -52,24 +52,52 @@ def judge_attacks(
     DataError
         If scores are about other target records than the truth, or do not fit it, and `failed` is ``None``.
     """
-    findings: list[Finding] = []
+    by_attack = judge_each(
+        [*runs[0].scores],
+        runs,
+        setting=setting,
+        provenance=provenance,
+        listings=listings,
+        failed=failed,
+        check=check,
+    )
+    return correct_together([finding for found in by_attack.values() for finding in found], runs)
+
+
+def judge_each(
+    attacks: Sequence[str],
+    runs: Sequence[Run],
+    *,
+    setting: Mapping[str, Any],
+    provenance: Mapping[str, Any],
+    listings: list[Listing] | None = None,
+    failed: MutableMapping[str, Failure] | None = None,
+    check: Callable[[Sequence[Finding]], object] | None = None,
+) -> dict[str, list[Finding]]:
+    """State what each of these attacks found by itself; see :func:`judge_attacks`."""
+    by_attack = {}
     # Who holds what is exchanged run by run. Of runs of one federation it was dealt once.
     anew = dealt_anew(runs)
-    for attack in runs[0].scores:
+    for attack in attacks:
         # A judge that fails takes its own findings along, and leaves those of others.
         with failing_alone(failed, attack):
             found, listed = _judge_attack(attack, runs, anew, setting, provenance, listed=listings is not None)
             if check is not None:
                 check(found)
-            findings += found
+            by_attack[attack] = found
             if listings is not None:
                 listings += listed
+    return by_attack
+
+
+def correct_together(findings: Sequence[Finding], runs: Sequence[Run]) -> list[Finding]:
+    """Correct what all attacks found by themselves for each other."""
     # The correction is over all attacks: a page with more findings has more chances of a false alarm.
     findings = mark_below_guessing(correct_findings(findings))
     for run in runs:
         if run.truth is not None and run.truth.unread:
             return [_if_read(finding, run.truth.unread) for finding in findings]
-    return findings
+    return [*findings]
 
 
 def _judge_attack(

@@ -33,6 +33,7 @@ class AppWords:
     without: Sequence[str] = ()
     hold_out: float | None = None
     server: str | None = None
+    control: str = "short"
     app: Path | None = None
     examples: str | None = None
     losses: str | None = None
@@ -58,6 +59,8 @@ class AppWords:
                 raise ConfigError(
                     f"{name} is about an app of your own; a preset has --set, see `fedattack list settings`"
                 )
+        if self.control != "short":
+            raise ConfigError("--control is about an app of your own: of a preset no positive control is made")
         if self.server is not None:
             raise ConfigError(f"--server is about an app of your own; of a preset say --set server={self.server}")
 
@@ -201,7 +204,7 @@ def _order(choices: AppWords, out: Path, command: str, device: str, gates: "step
     def make(names: Sequence[str]) -> "list[Attack]":
         return steps.choose_attacks_on(names, options_among(options, names), device)
 
-    return Order(out, asked, options, make, device, choices.seeds, choices.on, command)
+    return Order(out, asked, options, make, device, choices.seeds, choices.on, command, choices.control == "full")
 
 
 def _say_private(order: "Order") -> None:

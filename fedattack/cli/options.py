@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -217,6 +217,16 @@ ActiveServer = Annotated[
         "--server",
         help="Simulate a server that departs from the protocol in the first round: imprint or fishing.",
         metavar="NAME",
+        rich_help_panel=OF_APP,
+    ),
+]
+
+FullControl = Annotated[
+    Literal["short", "full"],
+    typer.Option(
+        "--control",
+        help="Let positive controls of attacks that show nothing take as long as the app's own run, or half a minute "
+        "(short), or as long as they need (full).",
         rich_help_panel=OF_APP,
     ),
 ]

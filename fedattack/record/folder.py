@@ -50,6 +50,9 @@ class _ControlEntry(TypedDict):
     kind: Literal["trained", "stepped", "whole", "planted"]
     amount: _Whole
     is_seen: bool
+    replies: NotRequired[Annotated[int, Field(ge=0, le=2**53)]]
+    of: NotRequired[Annotated[int, Field(ge=0, le=2**53)]]
+    is_cut: NotRequired[bool]
 
 
 @with_config(_STRICT)

@@ -115,6 +115,7 @@ def test_a_command_is_taken_if_it_lasts_as_long_as_its_run(tmp_path):
         (("APP", "--supernodes", "1"), "--supernodes"),
         (("quickstart", "--supernodes", "3"), "--supernodes is about an app of your own"),
         (("quickstart", "--model", "x:y"), "--model is about an app of your own"),
+        (("quickstart", "--control", "full"), "--control is about an app of your own"),
         (("quickstart", "--without", "auxiliary"), "--without is about an app of your own"),
         (("quickstart", "--examples", "x:y"), "--examples is about an app of your own"),
         (("APP", "--examples", "own"), "--examples own: expected module:function of the app"),

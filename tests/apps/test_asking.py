@@ -233,7 +233,8 @@ def test_what_is_sent_can_be_trained_further_where_the_first_step_trains_what_is
     inquiry = Inquiry(part, witnesses_of(part), targets)
     nodes = sorted({reply.node for reply in Record(part.record).rounds[0].observations})
     owned = {node: [*range(24 * row, 24 * row + 16)] for row, node in enumerate(nodes)}
-    by_passes = Asker(app).plant(inquiry, owned, (1, 64))
+    by_passes, share = Asker(app).plant(inquiry, owned, (1, 64))
+    assert share == (2 * CLIENTS, 2 * CLIENTS)
     for row, node in enumerate(by_passes[64].nodes.tolist()):
         fell = by_passes[1].losses[row] - by_passes[64].losses[row]
         others = [other for other in range(len(targets)) if other not in owned[node]]
@@ -242,20 +243,39 @@ def test_what_is_sent_can_be_trained_further_where_the_first_step_trains_what_is
     assert np.isfinite(ask(app, part, witnesses_of(part), targets)[0].products).all()
 
 
-def test_planting_ends_in_time_and_says_in_how_many_rounds(tmp_path, here, monkeypatch):
-    monkeypatch.setattr(answering, "PLANTING_SECONDS", -1)
+def test_planting_ends_in_time_and_says_in_how_many_replies(tmp_path, here):
+    """What the time does not allow is as it was sent, and no further round is asked about."""
     part = Part(tmp_path, "")
     app, targets = run(part, "head first"), targets_of(part)
     record = Record(part.record)
     inquiry = Inquiry(part, witnesses_of(part), targets)
-    owned = {reply.node: [0, 1] for reply in record.rounds[0].observations}
-    said = []
-    asker = Asker(app, Watch(say=lambda kind, text: said.append(text)))
-    answers = asker.plant(inquiry, owned, (1,))[1]
-    assert {*answers.seqs.tolist()} == {record.rounds[0].seq}
-    assert said == [
-        f"{part.label}: after 300 s something is planted in 1 of {len(record)} rounds; the control is of these"
-    ]
+    nodes = [reply.node for reply in record.rounds[0].observations]
+    owned = {node: [0, 1] for node in nodes}
+    asker = Asker(app)
+    by_passes, share = asker.plant(inquiry, owned, (1,), seconds=0)
+    assert share == (1, 2 * CLIENTS)
+    assert {*by_passes[1].seqs.tolist()} == {record.rounds[0].seq}
+    as_sent = asker.losses(inquiry)[0]
+    np.testing.assert_array_equal(by_passes[1].losses[1:], as_sent.losses[1:CLIENTS])
+    assert (by_passes[1].losses[0] != as_sent.losses[0]).any()
+    records, share = asker.plant_steps(inquiry, owned, (1,), tmp_path / "planted", seconds=0)
+    assert share == (1, 2 * CLIENTS)
+    changed = []
+    for before, after in zip(record, records[1], strict=True):
+        for sent, planted in zip(before.observations, after.observations, strict=True):
+            changed.append(any((sent.arrays[name] != planted.arrays[name]).any() for name in sent.arrays))
+    assert changed == [True] + [False] * (2 * CLIENTS - 1)
+
+
+def test_something_is_planted_in_the_rounds_that_are_asked_for(tmp_path, here):
+    part = Part(tmp_path, "")
+    app, targets = run(part, "head first"), targets_of(part)
+    last = Record(part.record).rounds[-1]
+    owned = {reply.node: [0, 1] for reply in last.observations}
+    inquiry = Inquiry(part, witnesses_of(part), targets)
+    by_passes, share = Asker(app).plant(inquiry, owned, (1,), seqs=[last.seq])
+    assert {*by_passes[1].seqs.tolist()} == {last.seq}
+    assert share == (CLIENTS, 2 * CLIENTS)
 
 
 def test_a_model_that_the_sent_one_is_compared_with_is_none_that_clients_keep(tmp_path, here):

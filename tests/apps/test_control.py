@@ -1,6 +1,7 @@
 """A positive control: where a leak is planted, an attack must show it, or its *not shown* means nothing."""
 
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -25,7 +26,7 @@ from fedattack.threats.trees.booster import read_booster
 from fedattack.threats.trees.boxes import find_cuts
 from fedattack.threats.trees.planting import plant_trees
 from tests.apps.projects import ASKED as PROJECT
-from tests.apps.test_asking import here, run, targets_of  # noqa: F401 - a fixture
+from tests.apps.test_asking import CLIENTS, here, run, targets_of  # noqa: F401 - a fixture
 from tests.apps.worlds import attack_all, pose_all
 from tests.threats.trees.world import as_array, as_json, judged, write_trees_run
 from tests.witness.apps import load
@@ -37,6 +38,17 @@ def attacked(part, kind, attack="sia", **config):
     return app, attack_all([part], posed, lambda names: choose_attacks([attack], {}))
 
 
+def plant_what_others_hold(monkeypatch):
+    inquire = room._inquire
+
+    def turned(evidence, witnesses):
+        inquiry, owned = inquire(evidence, witnesses)
+        nodes = [*owned]
+        return inquiry, dict(zip(nodes, [owned[node] for node in [*nodes[1:], nodes[0]]], strict=True))
+
+    monkeypatch.setattr(room, "_inquire", turned)
+
+
 def headline(done, metric="sia.asr"):
     findings, _ = judge_runs(done.folder, done.runs, device="cpu", watch=Watch())
     return next(finding for finding in findings if f"{finding.attack}.{finding.metric}" == metric)
@@ -46,7 +58,7 @@ def headline(done, metric="sia.asr"):
 def test_of_clients_that_learn_nothing_the_plant_is_found(tmp_path, here):  # noqa: F811
     part = Part(tmp_path, "")
     app, done = attacked(part, "untrained")
-    control_all(app, done, Watch())
+    control_all(Asker(app), done, Watch(), full=True)
     noted = Control(**read_study(part.folder)["controls"]["sia"])
     assert (noted.kind, noted.amount in sum(PASSES, ()), noted.is_seen) == (TRAINED, True, True)
     found = headline(done)
@@ -60,24 +72,21 @@ def test_of_clients_that_are_trained_on_others_targets_no_leak_is_found(tmp_path
     """The null of the control: what is planted is as much, and tells nothing of who holds an example."""
     part = Part(tmp_path, "")
     app, done = attacked(part, "untrained")
-    inquire = room._inquire
-
-    def turned(evidence, witnesses):
-        inquiry, owned = inquire(evidence, witnesses)
-        nodes = [*owned]
-        return inquiry, dict(zip(nodes, [owned[node] for node in [*nodes[1:], nodes[0]]], strict=True))
-
-    monkeypatch.setattr(room, "_inquire", turned)
-    control_all(app, done, Watch())
-    assert read_study(part.folder)["controls"] == {"sia": vars(Control(TRAINED, PASSES[-1][-1], False))}
+    plant_what_others_hold(monkeypatch)
+    control_all(Asker(app), done, Watch(), full=True)
+    assert read_study(part.folder)["controls"] == {
+        "sia": vars(Control(TRAINED, PASSES[-1][-1], False, 2 * CLIENTS, 2 * CLIENTS))
+    }
 
 
 @pytest.mark.slow
 def test_a_blind_attack_cannot_tell(tmp_path, here):  # noqa: F811
     part = Part(tmp_path, "")
     app, done = attacked(part, "blind")
-    control_all(app, done, Watch())
-    assert read_study(part.folder)["controls"] == {"sia": vars(Control(TRAINED, PASSES[-1][-1], False))}
+    control_all(Asker(app), done, Watch(), full=True)
+    assert read_study(part.folder)["controls"] == {
+        "sia": vars(Control(TRAINED, PASSES[-1][-1], False, 2 * CLIENTS, 2 * CLIENTS))
+    }
     found = headline(done)
     assert found.verdict == CANNOT_TELL
     assert found.reason.endswith("this attack shows no leak either: it cannot tell")
@@ -88,7 +97,7 @@ def test_attacks_that_read_updates_are_shown_a_plain_step(tmp_path, here):  # no
     """Of thirty steps no example is read off; of one step on one example it is."""
     part = Part(tmp_path, "")
     app, done = attacked(part, "plain", "exact", rounds=6)
-    control_all(app, done, Watch())
+    control_all(Asker(app), done, Watch(), full=True)
     noted = Control(**read_study(part.folder)["controls"]["exact"])
     assert (noted.kind, noted.is_seen) == (STEPPED, True)
     found = headline(done, "exact.recovered")
@@ -104,7 +113,7 @@ def test_a_step_on_all_targets_is_the_mean_over_all(tmp_path, here):  # noqa: F8
     app, targets = run(part, "classifier"), targets_of(part)
     nodes, rows = Record(part.record).nodes, list(range(48))
     inquiry = Inquiry(part, witnesses_of(part), targets)
-    planted = Asker(app).plant_steps(inquiry, dict.fromkeys(nodes, rows), (ALL,), tmp_path / "planted")[ALL]
+    planted = Asker(app).plant_steps(inquiry, dict.fromkeys(nodes, rows), (ALL,), tmp_path / "planted")[0][ALL]
     module = load(PROJECT, "client_app")
     (reply, *_others) = planted.rounds[0].observations
     model = module.make("classifier", len(reply.received["net.0.bias"]))
@@ -131,10 +140,13 @@ def test_labels_are_counted_in_a_step_on_all_of_a_client_s_targets(tmp_path, her
     part = Part(tmp_path, "")
     app, done = attacked(part, "plain", "labels")
     (evidence,) = done.runs
-    planted = room._step(tmp_path / "planted", Asker(app), evidence, witnesses_of(part), (ALL,))[ALL]
-    shown = room._headlines([room._attack(evidence, planted, ["labels"], {})], ["labels"], {})["labels"]
-    few = room._step(tmp_path / "few", Asker(app), evidence, witnesses_of(part), (1,))[1]
-    of_few = room._headlines([room._attack(evidence, few, ["labels"], {})], ["labels"], {})["labels"]
+
+    def show(count):
+        planted, _ = room._step(tmp_path / str(count), (count,), Asker(app), evidence, witnesses_of(part), None)
+        changed = room._attack(evidence, planted[count], ["labels"], {})
+        return room._headlines([changed], ["labels"], {}, {})["labels"]
+
+    shown, of_few = show(ALL), show(1)
     assert (shown.verdict, shown.value > 0.9) == (LEAK, True)
     assert of_few.value < shown.value - 0.1
 
@@ -172,18 +184,17 @@ def trees(tmp_path):
 
 def test_each_attack_that_plants_has_records_of_its_own(trees, monkeypatch):
     """Of one no rows are known: that is its own reason, and takes no other attack's control."""
-    headlines = room._headlines
     monkeypatch.setitem(ATTACKS._loaded, "plaintext", ATTACKS["trees"])
 
     runs = [run.with_scores({**run.scores, "plaintext": run.scores["trees"]}) for run in trees]
 
-    def show_another(evidence, names, lost):
-        shown = headlines(evidence, names, lost)
-        if "plaintext" in names:
-            shown["plaintext"] = replace(shown["trees"], attack="plaintext")
-        return shown
+    judge = room.judge_each
 
-    monkeypatch.setattr(room, "_headlines", show_another)
+    def judge_another(names, evidence, **options):
+        judged = judge(["trees"], evidence, **options)
+        return {**judged, "plaintext": [replace(each, attack="plaintext") for each in judged["trees"]]}
+
+    monkeypatch.setattr(room, "judge_each", judge_another)
     lines, faults = [], []
     found = control(None, runs, [[]], Watch(say=lambda kind, line: lines.append(line)), faults)
     assert found == {"trees": Control(PLANTED, 1, True)}
@@ -235,10 +246,10 @@ def test_nothing_is_planted_where_nobody_knows_who_holds_what(untrained, monkeyp
     asked = []
     runs = [replace(run, truth=replace(run.truth, nodes={})) for run in done.runs]
     monkeypatch.setattr(room.Asker, "plant", lambda *args: asked.append(args))
-    monkeypatch.setattr(room, "_headlines", lambda evidence, names, lost: {"sia": headline(done)})
+    monkeypatch.setattr(room, "judge_each", lambda *args, **options: {"sia": [headline(done)]})
     lines = []
     watch = Watch(say=lambda *line: lines.append(line))
-    assert control(app, runs, [witnesses_of(part)], watch, []) == {}
+    assert control(Asker(app), runs, [witnesses_of(part)], watch, []) == {}
     assert asked == []
     ((kind, line),) = lines
     assert (kind, "it is known which client alone holds it" in line) == ("warning", True)
@@ -247,11 +258,21 @@ def test_nothing_is_planted_where_nobody_knows_who_holds_what(untrained, monkeyp
 def test_an_attack_is_judged_as_in_the_report_corrected_for_all_others(untrained, monkeypatch):
     """Judged beside fewer findings, it may show a leak that the report does not, and would have no control."""
     part, app, done = untrained
-    judged = []
+    corrected = []
     runs = [run.with_scores({**run.scores, "plaintext": run.scores["sia"]}) for run in done.runs]
-    monkeypatch.setattr(room, "judge_attacks", lambda evidence, **options: judged.append({*evidence[0].scores}) or [])
-    assert control(app, runs, [witnesses_of(part)], Watch(), []) == {}
-    assert judged == [{"sia", "plaintext"}]
+    judge = room.judge_each
+
+    def judge_each(names, evidence, **options):
+        return judge(["sia"], evidence, **options) | {"plaintext": [replace(headline(done), attack="plaintext")]}
+
+    def correct(findings, evidence):
+        corrected.append({finding.attack for finding in findings})
+        return []
+
+    monkeypatch.setattr(room, "judge_each", judge_each)
+    monkeypatch.setattr(room, "correct_together", correct)
+    assert control(Asker(app), runs, [witnesses_of(part)], Watch(), []) == {}
+    assert corrected == [{"sia", "plaintext"}]
 
 
 @pytest.mark.slow
@@ -259,13 +280,14 @@ def test_each_client_is_trained_further_on_its_own_targets_alone(untrained, monk
     part, app, done = untrained
     planted, ask = [], room.Asker.plant
 
-    def noted(asker, inquiry, owned, passes):
-        planted.append((owned, ask(asker, inquiry, owned, passes)))
-        return planted[-1][1]
+    def noted(asker, inquiry, owned, passes, **further):
+        found = ask(asker, inquiry, owned, passes, **further)
+        planted.append((owned, found[0]))
+        return found
 
     monkeypatch.setattr(room.Asker, "plant", noted)
     monkeypatch.setattr(room, "PASSES", ((1, 64),))
-    control(app, done.runs, [witnesses_of(part)], Watch(), [])
+    control(Asker(app), done.runs, [witnesses_of(part)], Watch(), [])
     ((owned, by_passes),) = planted
     assert [*by_passes] == [1, 64]
     once, most = by_passes[1], by_passes[64]
@@ -274,3 +296,73 @@ def test_each_client_is_trained_further_on_its_own_targets_alone(untrained, monk
         others = [other for other in range(most.losses.shape[1]) if other not in own]
         fell = once.losses[row] - most.losses[row]
         assert np.mean(fell[own]) > np.mean(fell[others])
+
+
+# A short control: the same care in less time.
+
+
+@pytest.mark.slow
+def test_a_short_control_plants_in_a_reply_of_each_client_alone(untrained):
+    part, app, done = untrained
+    control_all(Asker(app), done, Watch())
+    noted = Control(**read_study(part.folder)["controls"]["sia"])
+    assert (noted.kind, noted.is_seen, noted.is_cut) == (TRAINED, True, False)
+    assert (noted.replies, noted.of) == (CLIENTS, 2 * CLIENTS)
+    found = headline(done)
+    assert found.verdict == NO_EVIDENCE
+    assert found.reason.endswith(f"({CLIENTS} of {2 * CLIENTS} replies), this attack shows a leak")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seconds", [None, 1000.0, 0.0])
+def test_a_control_that_finds_nothing_says_so_however_short_it_is(tmp_path, here, monkeypatch, seconds):  # noqa: F811
+    """The null: others' targets are planted. Without time, too, nothing is taken for what was seen."""
+    part = Part(tmp_path, "")
+    app, done = attacked(part, "untrained")
+    plant_what_others_hold(monkeypatch)
+    found = control(Asker(app), done.runs, [witnesses_of(part)], Watch(), [], seconds)["sia"]
+    assert (found.kind, found.is_seen, found.is_cut) == (TRAINED, False, seconds == 0)
+    ((finding,), words) = with_controls([headline(done)], {"sia": found}), "it cannot tell"
+    if seconds == 0:
+        # Something is planted once, from the middle strength on, and no more.
+        assert (found.amount, found.replies) == (4, CLIENTS)
+        words = "it cannot tell; the control was cut short, and `--control full` tries all"
+    else:
+        assert (found.amount, found.replies) == (64, 2 * CLIENTS)
+    assert finding.verdict == CANNOT_TELL
+    assert finding.reason.endswith(f"this attack shows no leak either: {words}")
+
+
+@pytest.mark.parametrize("least", [*range(5)])
+def test_the_least_that_is_seen_is_searched_from_the_middle(trees, monkeypatch, least):
+    """Held against trying all, one after the other."""
+    tried = []
+
+    def look(scene, names, planted, lost):
+        tried.append(planted[0])
+        return dict.fromkeys(names, planted[0] >= least)
+
+    def plant(amount, asker, run, seen, seconds):
+        return {amount: amount}, room.Share(0, 0)
+
+    monkeypatch.setattr(room, "_look", look)
+    scene = room._Scene(trees, [[]], {}, Asker(None), Watch())
+    batches = [room._Batch([amount], partial(plant, amount)) for amount in range(4)]
+    found = room._search(scene, "trained", ["trees"], batches, room._Clock(None), {})
+    seen = [amount for amount in range(4) if amount >= least]
+    assert found == {"trees": Control("trained", seen[0] if seen else 3, bool(seen))}
+    assert tried[0] == 1
+    assert len(tried) <= 3
+    once = room._search(scene, "trained", ["trees"], batches, room._Clock(-1), {})["trees"]
+    assert (once.amount, once.is_seen, once.is_cut) == (1, least <= 1, least > 1)
+
+
+def test_rounds_are_few_that_hold_a_reply_of_each_client(untrained):
+    """Each client replied in each round: the last one is enough, whoever holds no target."""
+    part, _, _ = untrained
+    record = Record(part.record)
+    owned = {node: [0] for node in record.nodes}
+    assert room._find_rounds(record, owned) == [record.rounds[-1].seq]
+    # A client that never replied adds no round.
+    assert room._find_rounds(record, {**owned, "nobody": [1]}) == [record.rounds[-1].seq]
+    assert room._find_rounds(record, {}) == []

@@ -14,6 +14,7 @@ from fedattack.cli.options import (
     Everything,
     FailIf,
     FirstSeed,
+    FullControl,
     Groups,
     HoldOut,
     Holds,
@@ -78,6 +79,7 @@ def audit(
     without: Without = None,
     hold_out: HoldOut = None,
     server: ActiveServer = None,
+    control: FullControl = "short",
     fail_if: FailIf = None,
     junit: Junit = None,
     everything: Everything = False,
@@ -129,6 +131,7 @@ def audit(
         without=without or [],
         hold_out=hold_out,
         server=server,
+        control=control,
     )
     # An app's folder, or a command; a preset otherwise.
     app = app_of_words(what, choices)
