@@ -155,4 +155,4 @@ def test_a_record_whose_replies_are_known_to_be_predictions_is_attacked_as_one_o
     for name, array in SIA.run(plain, stranger, device="cpu").arrays.items():
         np.testing.assert_array_equal(array, expected[name])
     (why,) = ATTACKS["labels"].find_obstacles(plain, stranger)
-    assert "and these clients send predictions" in why.what
+    assert "but these clients send predictions" in why.what

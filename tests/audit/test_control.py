@@ -1,12 +1,22 @@
 """What a positive control adds to findings that show nothing."""
 
-import pytest
+from dataclasses import asdict
 
-from fedattack.audit.control import STEPPED, TRAINED, Control, with_controls
+import pytest
+from pydantic import TypeAdapter
+
+from fedattack.audit.control import PLANTED, SHOWN, STEPPED, TRAINED, WHOLE, Control, with_controls
 from fedattack.audit.finding import CANNOT_TELL, LEAK, NO_EVIDENCE, TOO_FEW
+from fedattack.record.folder import _ControlEntry
 from tests.audit.test_finding import finding
 
 BLIND = Control(TRAINED, 64, False)
+
+
+@pytest.mark.parametrize("kind", [TRAINED, STEPPED, WHOLE, PLANTED, SHOWN])
+def test_a_study_takes_a_control_of_each_kind(kind):
+    entry = asdict(Control(kind, 4, True))
+    assert TypeAdapter(_ControlEntry).validate_python(entry) == entry
 
 
 def judged(verdict: str):

@@ -233,7 +233,7 @@ def test_the_forecast_names_the_size_that_is_enough():
         "prolin": "23 clients, 1 of them",
         "private-attribute": "5 clients with 3 values",
         "aia": "5 of them",
-        "inversion": "beside 22 others",
+        "inversion": "22 others of its label",
         "labels": "4 of them",
         "tokens": "4 of them",
     }
