@@ -69,7 +69,6 @@ from pathlib import Path
 
 import numpy as np
 
-from fedattack.audit.untried import lacking
 from fedattack.learning import build_model
 from fedattack.record import Exchange, Record, RecordWriter, Reply
 from fedattack.attacks import ATTACKS, Knowledge, ModelKnowledge, Targets
@@ -84,8 +83,9 @@ record = Record(Path("record"))
 model = ModelKnowledge("linear", (3,), 2)
 targets = Targets(np.zeros((4, 3), np.float32), np.zeros(4, np.int64))
 knowledge = Knowledge(model=model, targets=targets)
-assert "it needs models or gradients" not in "; ".join(lacking(ATTACKS["sia"], record, knowledge))
-assert "these clients send halves" in "; ".join(lacking(ATTACKS["inversion"], record, knowledge))
+assert not ATTACKS["sia"].find_obstacles(record, knowledge)
+obstacles = [reason.what for reason in ATTACKS["inversion"].find_obstacles(record, knowledge)]
+assert any("these clients send halves" in what for what in obstacles), obstacles
 scores = ATTACKS["sia"].run(record, knowledge, seed=0, device="cpu")
 assert scores.arrays["decisions"].shape[-1] == 4
 """

@@ -346,7 +346,7 @@ def test_an_audit_that_is_ended_by_a_signal_says_how_it_goes_on_and_leaves_no_fi
     begun: list[subprocess.Popen] = []
     seen: list[Path] = []
 
-    def pose(part, holding, asked, *, app, watch):
+    def pose(part, holding, asked, *, app, watch, notes):
         asking.Asker(app, watch).losses(
             Inquiry(part, holding.witnesses, Targets(np.zeros((1, 2), np.float32), np.zeros(1, np.int64)))
         )

@@ -36,4 +36,4 @@ def test_a_training_of_too_many_steps_is_not_imitated(name, tmp_path):
         said = " ".join(attack.run(Record(folder / "record"), replace(known, training=LONG), device="cpu").notes)
     except NeedsError as cause:
         said = str(cause)
-    assert "are simulated: state fewer epochs, or a larger batch_size" in said
+    assert "are imitated: state fewer epochs, or a larger batch_size" in said

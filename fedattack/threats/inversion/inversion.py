@@ -334,7 +334,7 @@ class GradientInversion(Attack):
         if training.steps(count) > _MOST_STEPS:
             raise RecordError(
                 f"a client of {count:,} examples makes {training.steps(count):,} steps according to knowledge of "
-                f"training; at most {_MOST_STEPS:,} are simulated: state fewer epochs, or a larger batch_size"
+                f"training; at most {_MOST_STEPS:,} are imitated: state fewer epochs, or a larger batch_size"
             )
         labels = _read_labels(model, movement, count) if label == "rule" else None
         received = dict(reply.received or {})

@@ -47,7 +47,7 @@ def _say_content(row: Mapping[str, Any]) -> str:
     form = {"": "", "scaled": ", but for their scale", "in part": ", some of their columns"}.get(row["how"], "")
     clients = count_words(row["clients"], "client")
     found = f"{row['found']:,} of {row['items']:,} {row['kind']}"
-    return f"{row['name']} holds {found} of {clients} that sent it{form}{certain}."
+    return f"{row['name']} holds {found} of {clients}{form}{certain}."
 
 
 def _say_what_it_tells(key: Mapping[str, Any]) -> str:

@@ -234,7 +234,7 @@ def test_a_page_says_what_arrays_hold(tmp_path):
     assert given.read_off == {"what": "example", "right": 2 * CLIENTS, "certain": 2 * CLIENTS, "clients": CLIENTS}
     assert found["own-examples"].verdict == NO_EVIDENCE
     words = _explain([found["own-examples"], given]).words
-    assert words[0] == "kept holds 12 of 120 examples of 6 clients that sent it; 12 of these are certain."
+    assert words[0] == "kept holds 12 of 120 examples of 6 clients; 12 of these are certain."
     assert found["statistics"].verdict == NO_EVIDENCE
 
 

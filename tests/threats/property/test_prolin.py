@@ -236,7 +236,7 @@ def test_clients_that_train_by_adam_are_attacked_exactly_and_not_linearly(tmp_pa
     scores = attack(folder)
     assert scores.facts["mode"] == "exact"
     assert f1(scores, "posterior", read_truth(folder / "truth").positives[0]) >= 0.8
-    with pytest.raises(NeedsError, match=r"a step of AdamW is no multiple of a gradient; take --option shadows=exact"):
+    with pytest.raises(NeedsError, match=r"a step of AdamW is not a multiple of a gradient; take --option shadows=exact"):
         attack(folder, {"shadows": "linear"})
 
 
@@ -422,7 +422,7 @@ def test_aggregates_of_another_kind_are_refused(inversion, tmp_path, aggregation
 def test_an_individual_record_is_refused_by_name_and_projects_to_the_same_findings(inversion, found, tmp_path):
     write_property_run(tmp_path, view="individual")
     each = Record(tmp_path / "record")
-    with pytest.raises(NeedsError, match=r"it is about sums .*; `fedattack project` makes such a record"):
+    with pytest.raises(NeedsError, match=r"it is about sums .*; `fedattack project` turns this record into one"):
         attack(tmp_path, record=each)
     projected = attack(tmp_path, record=project_record(each, tmp_path / "projected"))
     assert projected.facts == found.facts
