@@ -415,7 +415,7 @@ def _plant_rows(
     """Let clients send what gives some of their own rows away to the attack of that name."""
     attack, truth = ATTACKS[name], run.truth
     if not isinstance(attack, Plants) or truth is None or name not in truth.answers:
-        raise DataError(f"of no client of {run.part.label} its rows are known")
+        raise DataError(f"it is not known of {run.part.label} which rows each client holds")
     rows, owners = truth.answers[name]["x"], truth.answers[name]["owners"]
 
     def change(round_: Round, exchange: Exchange) -> Exchange:

@@ -120,7 +120,7 @@ def describe_besides(record: Record) -> str:
     """Say what passed beside training, and which questions about it nobody asks; empty if nothing passed."""
     said = []
     if types := dict.fromkeys(others.type for others in record.others):
-        said.append(f"of {short(', '.join(types), 60)} what was in plaintext is recorded")
+        said.append(f"what stood in plaintext in {short(', '.join(types), 60)} is recorded")
     for gap in record.gaps[:_FEW_GAPS]:
         said.append(short(gap, 120))
     if has_arrays_of_queries(record):

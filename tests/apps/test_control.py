@@ -198,7 +198,7 @@ def test_each_attack_that_plants_has_records_of_its_own(trees, monkeypatch):
     lines, faults = [], []
     found = control(None, runs, [[]], Watch(say=lambda kind, line: lines.append(line)), faults)
     assert found == {"trees": Control(PLANTED, 1, True)}
-    assert lines == ["no positive control of plaintext: of no client of the run its rows are known"]
+    assert lines == ["no positive control of plaintext: it is not known of the run which rows each client holds"]
     assert faults == []
 
 
