@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.base import BaseEstimator, is_classifier, is_regressor
+from sklearn.base import BaseEstimator, ClusterMixin, is_classifier, is_regressor
 from sklearn.metrics import pairwise_distances
 
 from fedattack.apps.player import Along, Handler, UpdatesPlayer
@@ -40,12 +40,12 @@ class _Attribute:
 
     def read(self, estimator: Any) -> NDArray[Any]:
         value = vars(estimator)[self.name]
-        array: NDArray[Any] = value if self.index is None else value[self.index]
-        return array
+        return np.asarray(value if self.index is None else value[self.index])
 
     def put(self, estimator: Any, array: NDArray[Any]) -> None:
         if self.index is None:
-            setattr(estimator, self.name, array)
+            # An intercept may be one number.
+            setattr(estimator, self.name, array if array.ndim else array[()])
         else:
             vars(estimator)[self.name][self.index] = array
 
@@ -87,9 +87,7 @@ def gives_losses(estimator: Any) -> bool:
     """Say whether an estimator has one of the methods that :func:`losses_of` takes a loss from."""
     kinds = is_classifier(estimator) or is_regressor(estimator)
     # Clusterers have their centres only once they are fitted.
-    return bool(
-        kinds or hasattr(estimator, "score_samples") or getattr(estimator, "_estimator_type", "") == "clusterer"
-    )
+    return bool(kinds or hasattr(estimator, "score_samples") or isinstance(estimator, ClusterMixin))
 
 
 def losses_of(estimator: Any, x: NDArray[Any], y: NDArray[Any]) -> NDArray[np.float64]:
@@ -302,11 +300,11 @@ def _as_reals(x: NDArray[Any]) -> NDArray[Any]:
 
 
 def _list_attributes(estimator: Any) -> Iterator[_Attribute]:
-    """Yield the public fitted attributes that are arrays of numbers, or lists of such."""
+    """Yield the public fitted attributes that are numbers, arrays of them, or lists of such arrays."""
     for name, value in vars(estimator).items():
         if not name.endswith("_") or name.startswith("_"):
             continue
-        if isinstance(value, np.ndarray) and value.dtype.kind in "fiu":
+        if isinstance(value, np.ndarray | np.floating) and value.dtype.kind in "fiu":
             yield _Attribute(name)
         elif isinstance(value, list) and all(isinstance(each, np.ndarray) for each in value):
             for index in range(len(value)):
