@@ -122,7 +122,8 @@ def _losses_of_classes(estimator: Any, x: NDArray[Any], y: NDArray[Any]) -> NDAr
     rows = np.arange(len(y))
     if hasattr(estimator, "predict_proba"):
         probabilities = np.asarray(estimator.predict_proba(x), np.float64)
-        return -np.log(probabilities[rows, columns].clip(min=_LEAST))
+        losses: NDArray[np.float64] = -np.log(probabilities[rows, columns].clip(min=_LEAST))
+        return losses
     if not hasattr(estimator, "decision_function"):
         raise DataError(f"{type(estimator).__name__} gives classes alone, and no probability or margin of them")
     scores = np.asarray(estimator.decision_function(x), np.float64)
@@ -134,7 +135,7 @@ def _losses_of_classes(estimator: Any, x: NDArray[Any], y: NDArray[Any]) -> NDAr
         margins = scores[rows, columns] - others.max(axis=1)
     else:
         raise DataError(f"{type(estimator).__name__} decides between pairs of classes: there is no margin of one class")
-    return np.logaddexp(0, -margins)
+    return np.asarray(np.logaddexp(0, -margins))
 
 
 @contextmanager

@@ -59,7 +59,7 @@ def expected(fitted, x, y):
     return -fitted.score_samples(x)
 
 
-@pytest.mark.parametrize("kind", ["bayes", "centres", "margins", "regression"])
+@pytest.mark.parametrize("kind", ["bayes", "centres", "margins", "regression", "density"])
 def test_losses_are_those_of_the_clients_own_estimator(kind):
     make, names = SENT[kind]
     handler = handler_of(make, names)
@@ -97,8 +97,21 @@ def test_what_cannot_be_put_in_is_refused_in_one_line(make, names, message):
     assert "\n" not in str(caught.value)
 
 
-def test_a_density_gives_losses_or_says_why_not():
-    make, names = SENT["density"]
-    player = EstimatorPlayer(handler_of(make, names[:3]), W, X, Y)
-    player.take(sends(make().fit(OWN), names[:3]))
-    assert np.isfinite(player.losses()).all()
+def test_the_source_of_what_nobody_trained_on_is_found_as_often_as_by_chance():
+    make, names = SENT["bayes"]
+    rng = np.random.default_rng(8)
+    x, y, clients = rng.normal(size=(600, 4)), np.arange(600) % 3, 4
+    player = EstimatorPlayer(handler_of(make, names), W, x, y)
+    held = np.arange(480).reshape(clients, -1)
+    losses = []
+    for rows in held:
+        # Of 120 rows 12 train, so that a client's own examples are told from others'.
+        player.take(sends(make().fit(x[rows[:12]], y[rows[:12]]), names))
+        losses.append(player.losses())
+    guesses = np.argmin(losses, axis=0)
+    owners = np.repeat(np.arange(clients), 120)
+    trained = np.arange(480) % 120 < 12
+    # Three standard deviations of chance, and far more where the rows trained.
+    null = np.mean(guesses[:480][~trained] == owners[~trained])
+    assert abs(null - 0.25) < 3 * np.sqrt(0.25 * 0.75 / (~trained).sum())
+    assert np.mean(guesses[:480][trained] == owners[trained]) > 0.5
