@@ -198,8 +198,7 @@ class EstimatorPlayer(UpdatesPlayer):
         self._handler = handler
         everything = np.arange(len(y))
         # Two fits on different examples, of the same classes: what agrees in both agrees not by chance.
-        _, first = np.unique(y, return_index=True)
-        fits = [self._fit(weights, rows) for rows in (everything, np.union1d(first, everything[::2]))]
+        fits = [self._fit(weights, rows) for rows in (everything, _choose_others(y))]
         (reply, estimators), (other_reply, others) = fits
         if len(estimators) != len(others):
             raise DataError("the app fits another number of estimators when it is called again")
@@ -294,6 +293,16 @@ class EstimatorPlayer(UpdatesPlayer):
             yield f"{short(', '.join(self._left), 80)}, which clients send, too, is no attribute of {self._name}"
         if not self._is_whole:
             yield f"what {self._name} has besides, which no client sends, was fitted to the target records"
+
+
+def _choose_others(y: NDArray[Any]) -> NDArray[np.int64]:
+    """Return rows without half of all, or of the commonest class: no class is gone, and shares are others."""
+    rows = np.arange(len(y))
+    if y.dtype.kind == "f":
+        return rows[::2]
+    _, first, inverse, counts = np.unique(y, return_index=True, return_inverse=True, return_counts=True)
+    commonest = np.flatnonzero(inverse == np.argmax(counts))
+    return np.union1d(first, np.setdiff1d(rows, commonest[1::2]))
 
 
 def _as_reals(x: NDArray[Any]) -> NDArray[Any]:

@@ -77,7 +77,13 @@ def test_losses_are_those_of_the_clients_own_estimator(kind):
 
 
 def test_what_clients_do_not_send_is_fitted_to_the_targets_and_named():
-    player = EstimatorPlayer(handler_of(GaussianNB, ("theta_",)), W, X, Y)
+    # Without shares of classes, too, which follow from the counts in the app alone.
+    for names in (("theta_",), ("class_count_", "theta_", "var_")):
+        player = EstimatorPlayer(handler_of(GaussianNB, names), W, X, Y)
+        check_named(player)
+
+
+def check_named(player):
     assert "what GaussianNB has besides, which no client sends, was fitted to the target records" in [
         *player.list_assumptions()
     ]
