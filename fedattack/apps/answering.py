@@ -69,6 +69,9 @@ class Interview:
         # Why replies could not be asked about, and how many.
         self._left_out: Counter[str] = Counter()
         self._without_gradients = ""
+        # What plays where clients fit an estimator of scikit-learn, or why nothing does.
+        self._fitted: WeightsPlayer | None = None
+        self._why_unfitted = ""
 
     def answer(self, say: Callable[[str], None]) -> dict[str, NDArray[Any]]:
         """Do what the request asks for, and return the arrays of the answer.
@@ -78,11 +81,35 @@ class Interview:
         DataError
             If it cannot be done.
         """
+        if not self._functions and "sklearn" in sys.modules:
+            self._try_fitted()
         if self._request["together"]:
             return self.plant(say)
         if len(self.auxiliary[1]):
             return self.play(say)
         return self.hold(say)
+
+    def _try_fitted(self) -> None:
+        """Find out whether clients fit an estimator of scikit-learn, by the first that was sent something."""
+        # It imports scikit-learn, which apps of other frameworks may lack.
+        from fedattack.apps.estimating import EstimatorPlayer, meets_fit
+
+        for reply in (reply for round_ in self._record for reply in _list_replies(round_)):
+            if reply.received is None:
+                continue
+            handler, received = self._handler(reply.node), dict(reply.received)
+            try:
+                if meets_fit(handler, received):
+                    self._fitted = self._players[()] = EstimatorPlayer(handler, received, self._x, self._y)
+            except DataError as cause:
+                self._why_unfitted = str(cause)
+            return
+
+    def _handler(self, node: str) -> Handler:
+        """Return the training of a client; one of which no step is known takes that of the first that has one."""
+        handlers = self._request["handlers"]
+        asked = handlers.get(node) or next(iter(handlers.values()))
+        return Handler(self._app, self._request["run_config"], **asked)
 
     def hold(self, say: Callable[[str], None]) -> dict[str, NDArray[Any]]:
         """Ask, and return the arrays of :class:`~fedattack.attacks.knowledge.Answers` and ``notes``.
@@ -109,7 +136,7 @@ class Interview:
             for group in _group_by_model(answered, len(passes)):
                 self._add(round_.seq, group, asked, found)
         if not found[0].losses:
-            raise DataError("; ".join(self._left_out) or "no reply holds arrays")
+            raise DataError(self._why_unfitted or "; ".join(self._left_out) or "no reply holds arrays")
         arrays: dict[str, NDArray[Any]] = {**self._count_planted(), "notes": self._notes()}
         for count, one in zip(passes, found, strict=True):
             if len(self._players) > 1:
@@ -226,10 +253,9 @@ class Interview:
         return []
 
     def _player(self, weights: Arrays, node: str) -> WeightsPlayer:
-        """Return what plays weights of this form: the owner's functions, or a step of the client's own.
-
-        A client of which no step is known takes that of the first that has one.
-        """
+        """Return what plays weights of this form: the owner's functions, or a fit or step of the client's own."""
+        if self._fitted is not None:
+            return self._fitted
         form = form_of(weights)
         if form not in self._players and self._functions:
             losses, update = OwnFunction.load("--losses", self._functions["--losses"]), None
@@ -237,16 +263,14 @@ class Interview:
                 update = OwnFunction.load("--update", self._functions["--update"])
             self._players[form] = FunctionPlayer(losses, update, self._x, self._y)
         elif form not in self._players:
-            handlers = self._request["handlers"]
-            asked = handlers.get(node) or next(iter(handlers.values()))
-            handler = Handler(self._app, self._request["run_config"], **asked)
-            self._players[form] = Player(handler, weights, self._x, self._y)
+            self._players[form] = Player(self._handler(node), weights, self._x, self._y)
         return self._players[form]
 
     def _ask(self, reply: Observation) -> list["_Model"]:
         """Return weights and losses (targets,): of the client's own model, or after each number of passes more."""
         weights = dict(reply.arrays or {})
-        if not self._functions:
+        # What is fitted anew need not have the form of what was sent.
+        if not self._functions and self._fitted is None:
             _check_form(weights, reply)
         player = self._player(weights, reply.node)
         player.take(weights)

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedattack.apps.player import Along, limit_time, seed_all
+from fedattack.apps.player import Along, UpdatesPlayer, limit_time, seed_all
 from fedattack.base.errors import DataError, short
 from fedattack.learning.importing import import_callable, one_line
 from fedattack.record.format import Arrays
@@ -176,7 +176,7 @@ def _sample(stated: Stated, keep: int) -> SeenExamples:
     return examples.seen()
 
 
-class FunctionPlayer:
+class FunctionPlayer(UpdatesPlayer):
     """Gives losses under any weights, and trains them, by the owner's functions.
 
     Parameters
@@ -189,8 +189,8 @@ class FunctionPlayer:
 
     def __init__(self, losses: OwnFunction, update: OwnFunction | None, x: NDArray[Any], y: NDArray[Any]) -> None:
         self.gives_gradients = update is not None
-        self._losses, self._update, self._x, self._y = losses, update, x, y
-        self._weights: Arrays = {}
+        super().__init__(x, y)
+        self._losses, self._update = losses, update
         self._draws: dict[OwnFunction, bool] = {}
 
     def take(self, weights: Arrays) -> None:
@@ -249,19 +249,6 @@ class FunctionPlayer:
             if not np.isfinite(array).all():
                 raise DataError(f"{function}: {short(name, 60)} holds numbers that are not finite")
         return arrays
-
-    def train(self, rows: Sequence[int], passes: Sequence[int]) -> Iterator[Arrays]:
-        """Update on some of the targets again and again, and yield the weights after each of these numbers of times."""
-        done = 0
-        for until in passes:
-            for turn in range(done, until if len(rows) else done):
-                self._weights = self.update(self._weights, self._x[rows, ...], self._y[rows], turn)
-            done = until
-            yield self._weights
-
-    def step(self, rows: Sequence[int]) -> Arrays:
-        """Refuse: a plain step needs gradients, which no function gives."""
-        raise DataError("a plain step needs gradients, and the owner's functions give losses and updates alone")
 
     def along(self, updates: Sequence[Arrays]) -> Along:
         """Hold what each target alone would make of the weights that were taken last against k updates.

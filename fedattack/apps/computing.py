@@ -24,7 +24,7 @@ from fedattack.learning.importing import trust_given
 from fedattack.record import Record
 from fedattack.record.folder import Part
 from fedattack.witness import SERVER, Witness, WitnessedModel
-from fedattack.witness.seen import NOT_ASKED
+from fedattack.witness.seen import ONLY_APP
 
 _LINEAR = "torch.nn:Linear"
 _UNSEEN = WitnessedModel(None, {}, (), 0, None, "none was seen")
@@ -96,7 +96,6 @@ def find_computing(
     record = Record(part.record, thinned=True)
     if asked.model is None and (content := find_content(record)):
         return Computing(notes=(f"clients send {content}: no model gives losses, and what needs losses is not asked",))
-    _refuse_unasked(asked, witnesses)
     unanswered = ""
     are_predictions = reading.public is not None
     if ask is not None and (why := _why_ask(asked, witnesses, reading, record, check)):
@@ -107,6 +106,7 @@ def find_computing(
         else:
             assumed = f"the attacker is assumed to run the clients' own app, which gives the losses: {why}"
             return Computing(answers=answers, notes=(assumed, *said))
+    _refuse_unasked(asked, witnesses, unanswered)
     notes: list[str] = []
     try:
         if not are_predictions:
@@ -196,13 +196,17 @@ def _misfit(model: WitnessedModel, record: Record, check: Callable[[ModelKnowled
     return ""
 
 
-def _refuse_unasked(asked: Questions, witnesses: Sequence[Witness]) -> None:
-    """Refuse a run whose clients train what has no weights, unless the caller says what computes losses."""
+def _refuse_unasked(asked: Questions, witnesses: Sequence[Witness], unanswered: str) -> None:
+    """Refuse a run whose clients train what has no weights, unless the caller says what computes losses.
+
+    ``unanswered`` says why the app gives none; empty if it was not asked.
+    """
     if asked.model is not None or asked.functions.losses is not None:
         return
     reasons = [each.why for each in _find_trained_models(witnesses)]
-    if reasons and all(why.endswith(NOT_ASKED) for why in reasons):
-        raise NeedsError(f"{find_unasked(witnesses) or reasons[0]}; {_GIVE_THEM}")
+    if reasons and all(why.endswith(ONLY_APP) for why in reasons):
+        why = find_unasked(witnesses) or reasons[0]
+        raise NeedsError(f"{'; '.join(filter(None, (why, unanswered)))}; {_GIVE_THEM}")
 
 
 def _refuse_personal(witnesses: Sequence[Witness]) -> None:

@@ -20,7 +20,7 @@ from fedattack.base.errors import DataError, short
 from fedattack.base.structured import alike, fields, finite
 from fedattack.record import Record
 from fedattack.witness import SERVER, UNKNOWN, SeenExamples, Witness
-from fedattack.witness.seen import NOT_ASKED
+from fedattack.witness.seen import ONLY_APP
 
 _ALL = b"\xff" * 32
 """A hash that none is larger than."""
@@ -493,7 +493,7 @@ def find_unasked(witnesses: Iterable[Witness]) -> str:
     """Say what clients train that no attack asks about, if a witness saw such; empty if not."""
     for witness in witnesses:
         for note in witness.notes:
-            if note.endswith(NOT_ASKED):
+            if note.endswith(ONLY_APP):
                 return f"{note}; the page lists what reached the server"
     return ""
 

@@ -4,6 +4,7 @@ import os
 import random
 import sys
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -91,6 +92,19 @@ class Handler:
             except SystemExit as cause:
                 raise DataError(f"the app's handler ended its process: sys.exit({cause.code!r})") from None
 
+    @staticmethod
+    def read_arrays(reply: Message) -> Arrays:
+        """Return the arrays of a reply by their names, as a record has them."""
+        found: dict[str, NDArray[Any]] = {}
+        records: Mapping[str, ArrayRecord] = {}
+        if reply.has_content():
+            records = reply.content.array_records
+        for key, record in records.items():
+            prefix = f"{key}." if len(records) > 1 else ""
+            for name, array in record.items():
+                found[prefix + name] = np.array(array.numpy())
+        return found
+
 
 def seed_all(seed: int) -> None:
     """Set the state of all random numbers that an app may draw."""
@@ -149,6 +163,41 @@ class WeightsPlayer(Protocol):
 
     def list_assumptions(self) -> Iterator[str]:
         """Say what a reader must know of it."""
+
+
+class UpdatesPlayer(ABC):
+    """Plays what is trained by whole updates of a client alone, as no gradient is known.
+
+    Parameters
+    ----------
+    x, y
+        (n, …), (n,): the targets.
+    """
+
+    def __init__(self, x: NDArray[Any], y: NDArray[Any]) -> None:
+        self._x, self._y = x, y
+        self._weights: Arrays = {}
+
+    @abstractmethod
+    def take(self, weights: Arrays) -> None:
+        """Put other weights in."""
+
+    @abstractmethod
+    def update(self, weights: Arrays, x: NDArray[Any], y: NDArray[Any], seed: int) -> Arrays:
+        """Return what the client would reply had it these examples (n, …) with these labels (n,)."""
+
+    def train(self, rows: Sequence[int], passes: Sequence[int]) -> Iterator[Arrays]:
+        """Update on some of the targets again and again, and yield the weights after each of these numbers of times."""
+        done = 0
+        for until in passes:
+            for turn in range(done, until if len(rows) else done):
+                self.take(self.update(self._weights, self._x[rows, ...], self._y[rows], turn))
+            done = until
+            yield self._weights
+
+    def step(self, rows: Sequence[int]) -> Arrays:
+        """Refuse: a plain step needs gradients, which nothing gives."""
+        raise DataError("a plain step needs gradients, and here are losses and updates alone")
 
 
 class Player:
@@ -350,14 +399,7 @@ class Player:
             (n, …), (n,): the examples, of the form of the targets.
         """
         reply = feed(lambda: self._handler(weights, seed), leaves_for(self.tape, x, y), seed)
-        found: dict[str, NDArray[Any]] = {}
-        records: Mapping[str, ArrayRecord] = {}
-        if reply.has_content():
-            records = reply.content.array_records
-        for key, record in records.items():
-            prefix = f"{key}." if len(records) > 1 else ""
-            for name, array in record.items():
-                found[prefix + name] = np.array(array.numpy())
+        found = self._handler.read_arrays(reply)
         if form_of(found) != form_of(weights):
             raise DataError("trained on other examples, the app replies other arrays than it was sent")
         return found

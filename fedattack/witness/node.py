@@ -20,7 +20,7 @@ from fedattack.witness.arrays import Arrays, find_indices, same
 from fedattack.witness.comparing import find_outputs, kinds_of
 from fedattack.witness.private import join_rounds, private_keys
 from fedattack.witness.sample import Examples
-from fedattack.witness.seen import NOT_ASKED, AskedToTrain, Witness, WitnessedModel, WitnessedTraining
+from fedattack.witness.seen import ONLY_APP, AskedToTrain, Witness, WitnessedModel, WitnessedTraining
 from fedattack.witness.seen_model import SeenModel
 from fedattack.witness.sent import MOST_ARRAYS, OUTPUTS, SentArray, joined_kinds
 from fedattack.witness.store import read_memory, read_witness, witness_file, write_frozen, write_public, write_witness
@@ -374,7 +374,7 @@ def _note_fitted(watch: CallWatch, call: Call, has_trained: bool) -> None:
             what = "has no weights that follow a loss"
             if fitted.weights():
                 what = "is neither a classifier nor a regressor"
-            watch.note(f"{fitted.name} was fitted, which {what}{sends}: {NOT_ASKED}")
+            watch.note(f"{fitted.name} was fitted, which {what}{sends}: {ONLY_APP}")
 
 
 def _list_sent(fitted: FittedEstimator, call: Call) -> list[str]:

@@ -21,8 +21,8 @@ SERVER = "server"
 UNKNOWN = -1
 """The label of an example whose label nobody saw."""
 
-NOT_ASKED = "no attack that needs losses asks about such training"
-"""How the note of a witness ends that saw a training without losses."""
+ONLY_APP = "the app alone can give losses"
+"""How the note of a witness ends that saw a training whose weights follow no loss."""
 
 HASH = 16
 """Bytes of an example's hash."""

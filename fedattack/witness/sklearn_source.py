@@ -21,15 +21,15 @@ from fedattack.witness.arrays import State, labels_of, plain, same
 from fedattack.witness.current import current
 from fedattack.witness.hooks import Hooks
 from fedattack.witness.sample import hash_rows
-from fedattack.witness.seen import NOT_ASKED, WitnessedModel
+from fedattack.witness.seen import ONLY_APP, WitnessedModel
 from fedattack.witness.seen_model import SeenModel
 from fedattack.witness.watch import MODELS, CallWatch, FittedEstimator
 
-_FITS = ("fit", "partial_fit")
+FITS = ("fit", "partial_fit")
 # Of these each example must come back.
-_WHOLE_FITS = ("fit_transform", "fit_predict")
+WHOLE_FITS = ("fit_transform", "fit_predict")
 _BY_ROW = ("X", "y", "sample_weight")
-_METHODS = (*_FITS, *_WHOLE_FITS, "score", "score_samples", "predict", "predict_proba", "decision_function")
+_METHODS = (*FITS, *WHOLE_FITS, "score", "score_samples", "predict", "predict_proba", "decision_function")
 
 NO_LABEL = 0
 """Stands for the label of an example where nothing is learned of labels."""
@@ -47,14 +47,14 @@ _met: set[type] = set()
 def install() -> None:
     """Wrap the methods of all estimators that are loaded by now."""
     # Before each call of a client there may be new ones, and mostly there are none.
-    for estimator in {*_estimators(BaseEstimator)} - _met:
+    for estimator in {*list_estimators(BaseEstimator)} - _met:
         _met.add(estimator)
         # The method stands in the class that defines it, which several estimators may share.
         for cls in estimator.__mro__:
             for name in _METHODS:
                 if name in vars(cls) and (cls, name) not in _wrapped:
                     _wrapped.add((cls, name))
-                    _wrap(cls, name)
+                    replace_method(_hooks, cls, name, _watch_method)
 
 
 def remove() -> None:
@@ -64,20 +64,24 @@ def remove() -> None:
     _met.clear()
 
 
-def _estimators(cls: type) -> Iterator[type]:
+def list_estimators(cls: type) -> Iterator[type]:
+    """Yield a class and all that are derived from it."""
     yield cls
     children: list[type] = cls.__subclasses__()
     for child in children:
-        yield from _estimators(child)
+        yield from list_estimators(child)
 
 
-def _wrap(cls: type, name: str) -> None:
+def replace_method(
+    hooks: Hooks, cls: type, name: str, watch: Callable[[str, Callable[..., Any]], Callable[..., Any]]
+) -> None:
+    """Put what ``watch`` makes of a method's name and the method into its place."""
     # Methods that some estimators have only with some options are descriptors that hold the function.
     method = vars(cls)[name]
     owner, attribute = (cls, name) if isinstance(method, FunctionType) else (method, "fn")
     function = getattr(method, "fn", method)
     if isinstance(function, FunctionType):
-        _hooks.replace(owner, attribute, _watch_method(name, function))
+        hooks.replace(owner, attribute, watch(name, function))
 
 
 def _watch_method(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
@@ -94,7 +98,7 @@ def _watch_method(name: str, original: Callable[..., Any]) -> Callable[..., Any]
         watch.local.estimator = self
         held_out = None
         kept_args, kept_kwargs = args, kwargs
-        if watch.hold_out is not None and name in _FITS:
+        if watch.hold_out is not None and name in FITS:
             chosen = watch.guard("what is held out", _hold_out, original, self, args, kwargs)
             if chosen is not None:
                 held_out, kept_args, kept_kwargs = chosen
@@ -102,7 +106,7 @@ def _watch_method(name: str, original: Callable[..., Any]) -> Callable[..., Any]
             result = original(self, *kept_args, **kept_kwargs)
         finally:
             watch.local.estimator = None
-        if name in _FITS and not _state(self):
+        if name in FITS and not _state(self):
             watch.guard("an estimator", _fitted_of, self)
         watch.guard(f"what {model.name}.{name} was given", _note, model, name, args, kwargs, held_out)
         return result
@@ -121,7 +125,7 @@ def _watch_fitted(
     finally:
         watch.local.estimator = None
     what = f"what {type(estimator).__name__}.{name} was given"
-    watch.guard(what, _note_fitted, estimator, name in (*_FITS, *_WHOLE_FITS), args, kwargs)
+    watch.guard(what, _note_fitted, estimator, name in (*FITS, *WHOLE_FITS), args, kwargs)
     return result
 
 
@@ -226,7 +230,7 @@ def _note(
     named = _name_arguments(args, kwargs)
     x, y = _rows(named["X"]), named.get("y")
     labels = None
-    if y is not None and name in (*_FITS, "score"):
+    if y is not None and name in (*FITS, "score"):
         values = np.asarray(y)
         classes = bool(is_classifier(model.model))
         if values.dtype.kind in "biuf":
@@ -234,9 +238,9 @@ def _note(
             labels = labels_of(values if classes else values.astype(np.float64), len(x), classes=classes)
         if labels is None:
             watch.note(f"the labels of {model.name} are not one number an example: they are unknown")
-    batch = model.start(x, trains=name in _FITS)
+    batch = model.start(x, trains=name in FITS)
     batch.labels, batch.held_out = labels, held_out
-    if name in _FITS:
+    if name in FITS:
         batch.differentiated = True
         # A fit is its own optimizer: what it was given is trained on.
         model.step()
@@ -270,7 +274,7 @@ def _describe(model: SeenModel) -> WitnessedModel:
     if loss is None:
         why = "; ".join(filter(None, [why, f"the loss of {model.name} has no name"]))
     if not _state(estimator):
-        why = f"{model.name} has no weights that follow a loss: {NOT_ASKED}"
+        why = f"{model.name} has no weights that follow a loss: {ONLY_APP}"
     return WitnessedModel(spec, arguments, model.input_shape, classes, loss, why)
 
 

@@ -11,7 +11,7 @@ from fedattack.apps.targets import choose_targets as choose
 from fedattack.apps.targets import even
 from fedattack.base.errors import DataError
 from fedattack.witness import SeenExamples, Witness, WitnessedModel
-from fedattack.witness.seen import NOT_ASKED
+from fedattack.witness.seen import ONLY_APP
 from tests.apps.worlds import CLASSES, FEATURES, TRAINING, hash_of, pool, seen, server, witness
 
 X, Y = pool(400)
@@ -176,8 +176,8 @@ def test_notes_of_witnesses_say_whose_they_are():
         ([server(rows((0, 5)))], "no client's training was witnessed"),
         ([witness("0", rows((0, 0)), rows((0, 5)))], "no client's training was witnessed"),
         (
-            [replace(witness("0", rows((0, 0))), notes=(f"KMeans was fitted: {NOT_ASKED}",))],
-            f"^KMeans was fitted: {NOT_ASKED}; the page lists what reached the server$",
+            [replace(witness("0", rows((0, 0))), notes=(f"KMeans was fitted: {ONLY_APP}",))],
+            f"^KMeans was fitted: {ONLY_APP}; the page lists what reached the server$",
         ),
         ([witness("0", (X[:5], np.full(5, -1)))], "no training example was seen with a label of one number"),
         (

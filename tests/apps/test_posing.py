@@ -13,7 +13,7 @@ from fedattack.learning import LocalSGD
 from fedattack.record import Exchange, Record, RecordWriter, Reply
 from fedattack.record.folder import Part, read_study
 from fedattack.witness import WitnessedModel
-from fedattack.witness.seen import NOT_ASKED, AskedToTrain
+from fedattack.witness.seen import ONLY_APP, AskedToTrain
 from fedattack.witness.sent import SentArray
 from tests.apps.test_holding import HOLES, World, Y, rows
 from tests.apps.worlds import (
@@ -253,13 +253,13 @@ def test_examples_that_all_clients_train_on_are_called_public(part):
 
 
 def test_what_no_attack_asks_about_is_said_and_no_other_model_is_asked_for(part):
-    why = f"Trees has no weights: {NOT_ASKED}"
+    why = f"Trees has no weights: {ONLY_APP}"
     unasked = WitnessedModel(None, {}, (FEATURES,), CLASSES, None, why)
     clients = [
-        witness(name, World.trains[name], model=unasked, notes=(f"Trees was fitted: {NOT_ASKED}",)) for name in "01"
+        witness(name, World.trains[name], model=unasked, notes=(f"Trees was fitted: {ONLY_APP}",)) for name in "01"
     ]
     reason = pose(part, clients).reasons["losses"]
-    assert reason.startswith(f"Trees was fitted: {NOT_ASKED}; the page lists what reached the server")
+    assert reason.startswith(f"Trees was fitted: {ONLY_APP}; the page lists what reached the server")
     assert reason.endswith("--losses module:function")
 
 
