@@ -418,8 +418,8 @@ def _find_origins(
     unchanged = any(witness.training and witness.training.augmented is False for witness in witnesses)
     if not unchanged and any(names != {""} for names in seen_by.values()):
         notes.append(
-            "of no client is it known that it trains on its examples as they are; if it changes them each time, those "
-            "that it evaluates on may be among them, and are taken for ones that nobody holds"
+            "it is not known of any client that it trains on its examples as they are; if clients change them each "
+            "time, those that they evaluate on may be among them, and count as examples that nobody holds"
         )
     return origins
 
