@@ -236,7 +236,9 @@ def test_clients_that_train_by_adam_are_attacked_exactly_and_not_linearly(tmp_pa
     scores = attack(folder)
     assert scores.facts["mode"] == "exact"
     assert f1(scores, "posterior", read_truth(folder / "truth").positives[0]) >= 0.8
-    with pytest.raises(NeedsError, match=r"a step of AdamW is not a multiple of a gradient; take --option shadows=exact"):
+    with pytest.raises(
+        NeedsError, match=r"a step of AdamW is not a multiple of a gradient; take --option shadows=exact"
+    ):
         attack(folder, {"shadows": "linear"})
 
 
