@@ -344,7 +344,8 @@ def _match(cases: Sequence[tuple[Arrays, Any]]) -> dict[str, _Attribute]:
             )
         if equal and equal[0] in matched.values():
             raise DataError(f"a reply holds the {equal[0]} of {type(first).__name__} more than once")
-        matched.update(dict.fromkeys([name], equal[0]) if equal else {})
+        if equal:
+            matched[name] = equal[0]
     return matched
 
 

@@ -7,10 +7,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from fedattack.attacks.knowledge import Sends, SparseArrays
+from fedattack.attacks.knowledge import Sends
 from fedattack.attacks.reply_kinds import find_sparse
 from fedattack.base.errors import short
 from fedattack.record import Record
+from fedattack.record.views import ChangedEntries
 from fedattack.witness import SERVER, Witness
 from fedattack.witness.comparing import are_changing
 from fedattack.witness.sent import (
@@ -101,7 +102,7 @@ def read_sends(witnesses: Sequence[Witness], record: Record | None = None) -> Re
     return Reading(_state_known(alike), rows, notes=tuple(notes))
 
 
-def _describe_sparse(sparse: SparseArrays) -> str:
+def _describe_sparse(sparse: ChangedEntries) -> str:
     """Say how replies of indices and values are read."""
     how = "puts the values in the place of these entries"
     if sparse.step is not None:

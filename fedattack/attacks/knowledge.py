@@ -21,6 +21,7 @@ from fedattack.base.untrusted import Text
 from fedattack.learning.importing import Asked, import_callable, trust_given
 from fedattack.learning.stated import OWN, LocalSGD
 from fedattack.record.schema import RecordId
+from fedattack.record.views import ChangedEntries
 
 if TYPE_CHECKING:
     from torch import nn
@@ -252,26 +253,6 @@ def _fingerprint(x: NDArray[Any], y: NDArray[Any], *others: NDArray[Any]) -> str
 
 
 @dataclass(frozen=True)
-class SparseArrays:
-    """Replies of indices and values, and how the server puts them into the model.
-
-    Attributes
-    ----------
-    indices, values
-        Names of the two arrays of a reply.
-    into
-        Names of the server's arrays through which indices count, one after the other.
-    step
-        By what values are multiplied and added to the entries; ``None`` where they take the entries' place.
-    """
-
-    indices: Text
-    values: Text
-    into: Annotated[tuple[Text, ...], Field(min_length=1, max_length=10_000)]
-    step: Finite | None = None
-
-
-@dataclass(frozen=True)
 class Sends:
     """What replies hold, where they are not plainly the local models.
 
@@ -291,7 +272,7 @@ class Sends:
 
     arrays: Annotated[tuple[Text, ...], Field(max_length=10_000)] = ()
     factors: Annotated[Mapping[Text, Finite] | None, OPTIONAL] = None
-    sparse: Annotated[SparseArrays | None, OPTIONAL] = None
+    sparse: Annotated[ChangedEntries | None, OPTIONAL] = None
     protocol: Annotated[Literal["", "fedmd"], OPTIONAL] = ""
 
     def fault(self) -> str:

@@ -14,7 +14,6 @@ from fedattack.learning import check_parameters
 from fedattack.learning.torch_utils import shapes_of
 from fedattack.record import Record
 from fedattack.record.format import PROTOCOLS
-from fedattack.record.views import ChangedEntries
 
 NAMELESS = (
     "the record's arrays have no names; as their number and shapes are those of the model's parameters, they were "
@@ -50,10 +49,7 @@ def as_models(record: Record, knowledge: Knowledge) -> Record:
         raise NeedsError(
             f"{record.path} holds sums of differences, and of no models; expected a record in the view individual"
         )
-    entries = None
-    if sends.sparse is not None:
-        entries = ChangedEntries(**vars(sends.sparse))
-    return record.read_as(sends.arrays, sends.factors, entries=entries, protocol=sends.protocol)
+    return record.read_as(sends.arrays, sends.factors, entries=sends.sparse, protocol=sends.protocol)
 
 
 def named_for(record: Record, known: ModelKnowledge | None, frozen: Collection[str] = ()) -> Record:

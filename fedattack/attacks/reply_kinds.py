@@ -15,12 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import optimize
 
-from fedattack.attacks.knowledge import SparseArrays
 from fedattack.attacks.registry import find_content
 from fedattack.attacks.replies import replied
 from fedattack.base.errors import RecordError, short
 from fedattack.record import Record, Round
 from fedattack.record.format import Arrays
+from fedattack.record.views import ChangedEntries
 
 ZEROS = "zeros"
 AS_RECEIVED = "as received"
@@ -157,7 +157,7 @@ def find_kinds(record: Record) -> list[Row]:
     return rows
 
 
-def find_sparse(record: Record) -> SparseArrays | None:
+def find_sparse(record: Record) -> ChangedEntries | None:
     """Find out how replies of indices and values are put back into the model; ``None`` if they are something else.
 
     Indices count through all arrays that the server sends, in their order. What the server makes of them shows whether
@@ -234,7 +234,7 @@ def _kind_of(
     array: NDArray[Any],
     reply: _Sent,
     exchange: _Exchange,
-    sparse: SparseArrays | None,
+    sparse: ChangedEntries | None,
     *,
     is_keyed: bool,
 ) -> str:
@@ -446,7 +446,7 @@ def _are_indices(array: NDArray[Any], size: int) -> bool:
     return bool(array.min() >= 0 and array.max() < size and len(np.unique(array)) == len(array))
 
 
-def _read_pair(exchange: _Exchange, indices: str, values: str) -> SparseArrays | None:
+def _read_pair(exchange: _Exchange, indices: str, values: str) -> ChangedEntries | None:
     """Hold the entries that clients name against those that the server changed, and say how it did."""
     into = tuple(name for name in exchange.common if name in exchange.after)
     if not into or len(into) != len(exchange.common):
@@ -468,11 +468,11 @@ def _read_pair(exchange: _Exchange, indices: str, values: str) -> SparseArrays |
             weight[reply.arrays[indices]] += share
         if abs(_cosine(total, moved)) >= _SAME_WAY:
             # With momentum the server's step has more in it than this round's values: least squares takes their part.
-            return SparseArrays(indices, values, into, float(total @ moved / (total @ total)))
+            return ChangedEntries(indices, values, into, float(total @ moved / (total @ total)))
         # Entries that nobody sent keep their values: the mean is over those who sent them, or over all.
         for mean in (total[named] / weight[named], total[named] + (1 - weight[named]) * before[named]):
             if np.linalg.norm(mean - after[named]) <= _EQUAL * np.linalg.norm(after[named]):
-                return SparseArrays(indices, values, into, None)
+                return ChangedEntries(indices, values, into, None)
     return None
 
 

@@ -3,11 +3,14 @@
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 
+from fedattack.base.stored import Finite
+from fedattack.base.untrusted import Text
 from fedattack.record.arrays import StoredArrays
 from fedattack.record.format import Arrays, Parameter
 from fedattack.record.index import IndexedLine
@@ -16,7 +19,7 @@ from fedattack.record.schema import Protocol
 
 @dataclass(frozen=True)
 class ChangedEntries:
-    """Replies of indices and values, put back into the model.
+    """Replies of indices and values, and how the server puts them into the model.
 
     Attributes
     ----------
@@ -25,13 +28,13 @@ class ChangedEntries:
     into
         Names of the server's arrays through which indices count, one after the other.
     step
-        By what values are multiplied and added; ``None`` where they take the entries' place.
+        By what values are multiplied and added to the entries; ``None`` where they take the entries' place.
     """
 
-    indices: str
-    values: str
-    into: Sequence[str]
-    step: float | None
+    indices: Text
+    values: Text
+    into: Annotated[tuple[Text, ...], Field(min_length=1, max_length=10_000)]
+    step: Finite | None = None
 
     def put_into(self, received: Arrays, reply: Arrays, names: Sequence[str]) -> Arrays | None:
         """Return the model ``received`` with a reply's entries in it; ``None`` if these do not fit it.

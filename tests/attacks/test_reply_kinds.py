@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from fedattack.attacks import reply_kinds
-from fedattack.attacks.knowledge import SparseArrays
 from fedattack.attacks.reply_kinds import find_kinds, find_sparse
 from fedattack.record import Exchange, Record, RecordWriter, Reply, project_record
+from fedattack.record.views import ChangedEntries
 
 NODES = ("a", "b", "c")
 SHAPES = {"w": (6, 5), "b": (6,)}
@@ -151,7 +151,7 @@ def test_values_that_take_the_place_of_entries_are_told_from_differences(tmp_pat
             flat[index] = np.mean(sent)
     after = {"w": flat[:30].reshape(6, 5).astype(np.float32), "b": flat[30:].astype(np.float32)}
     record = write(tmp_path / "record", [common, after], [replies])
-    assert find_sparse(record) == SparseArrays("at", "values", ("w", "b"), None)
+    assert find_sparse(record) == ChangedEntries("at", "values", ("w", "b"), None)
     assert kinds(record)["values"] == reply_kinds.VALUES
 
 
