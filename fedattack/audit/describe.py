@@ -191,9 +191,7 @@ def observed_of(runs: Sequence[Run]) -> dict[str, Any]:
             # Rounds hold what trainings brought; evaluations and queries come below.
             for observation in round_.observations:
                 status[observation.status] += 1
-                if observation.num_examples is not None:
-                    plaintext["num-examples"] = None
-                plaintext |= dict.fromkeys(observation.metrics)
+                plaintext |= dict.fromkeys(observation.plaintext)
         for others in run.record.others:
             if others.way == "reply":
                 plaintext |= dict.fromkeys([*others.metrics, *others.arrays])

@@ -11,13 +11,11 @@ from numpy.typing import NDArray
 from fedattack.base.errors import RecordError
 from fedattack.base.structured import is_finite_number
 from fedattack.record import Record
+from fedattack.record.format import COUNT_KEYS
 from fedattack.record.reader import Observation
 
 MOST_ROWS = 200
 """Names that are listed."""
-
-COUNTS = ("num-examples", "num_examples")
-"""What clients call their number of examples."""
 
 # Replies of a record whose numbers are looked at; numbers of one array, and in all.
 _MOST_REPLIES, _MOST_OF_ONE, _MOST_NUMBERS = 200, 2**14, 2**22
@@ -120,19 +118,22 @@ def reached_of(record: Record) -> dict[str, Any]:
 def _list_replies(record: Record) -> Iterator[_NamedReply]:
     for round_ in record:
         for seen in round_.observations:
-            values = dict(seen.metrics)
-            if seen.num_examples is not None:
-                values = {COUNTS[0]: seen.num_examples} | values
-            yield _NamedReply("train", seen.node, _arrays_of(seen), values, seen.count)
+            yield _NamedReply("train", seen.node, _arrays_of(seen), seen.plaintext, seen.count)
+    count_keys = _list_count_keys(record)
     for others in record.others:
         if others.way == "reply":
-            # Clients name their count in either spelling.
-            count = next((others.metrics[name] for name in COUNTS if name in others.metrics), None)
+            count = next((others.metrics[name] for name in count_keys if name in others.metrics), None)
             if not is_finite_number(count):
                 count = None
             for node in others.nodes:
                 # Beside training a record keeps what is alike of several nodes once.
                 yield _NamedReply(others.type, node, others.arrays, others.metrics, count)
+
+
+def _list_count_keys(record: Record) -> list[str]:
+    """List the names of example counts: those of this app's trainings, then the usual ones."""
+    keys = {seen.count_key: None for round_ in record for seen in round_.observations}
+    return [*keys, *(name for name in COUNT_KEYS if name not in keys)]
 
 
 def _arrays_of(seen: Observation) -> Mapping[str, NDArray[Any]]:
@@ -229,9 +230,10 @@ def _look_at_numbers(value: _NamedValue, numbers: Numbers, count: float | None) 
 def _add_unrecorded(record: Record, found: dict[tuple[str, str], _NamedValue]) -> None:
     """Add what the record names and does not hold, such as arrays in replies to evaluations."""
     counts: dict[str, set[float]] = {}
+    count_keys = _list_count_keys(record)
     for others in record.others:
         if others.way == "reply":
-            given = {others.metrics[name] for name in COUNTS if is_finite_number(others.metrics.get(name))}
+            given = {others.metrics[name] for name in count_keys if is_finite_number(others.metrics.get(name))}
             counts.setdefault(others.type, set()).update(given)
     for entry in record.unrecorded:
         if entry["way"] != "reply":

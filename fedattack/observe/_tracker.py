@@ -16,12 +16,10 @@ from numpy.typing import NDArray
 from fedattack.observe._arrays import view_array, view_records
 from fedattack.observe._recorder import Recorder
 from fedattack.record import Exchange, Reply
-from fedattack.record.format import UNFINISHED, Arrays
+from fedattack.record.format import COUNT_KEY, COUNT_KEYS, UNFINISHED, Arrays
 from fedattack.record.means import identical
 from fedattack.record.others import Others, Way
 
-COUNT_KEYS = ("num-examples", "num_examples")
-"""Under which key clients of either generation send their example count, unless the strategy weights by another."""
 _LEGACY_CONFIG = "fitins.config"
 _LEGACY_STATUS = "res.status"
 _TRAIN, _EVALUATE, _GET_PARAMETERS = "train", "evaluate", "get_parameters"
@@ -396,18 +394,19 @@ def read_reply(
     content = message.content
     values = _plain_values(content)
     # A count that is no number is one more metric.
-    count = None
+    count, count_key = None, COUNT_KEY
     for key in count_keys:
         if isinstance(values.get(key), int | float):
-            count = values.pop(key)
+            count, count_key = values.pop(key), key
             break
+    reply = Reply(node, "ok", None, count, values, count_key=count_key)
     try:
         arrays: Mapping[str, NDArray[Any]] | None = view_records(content.array_records, names) or None
     except ValueError as cause:
-        return Reply(node, "failed", None, count, values, f"arrays that cannot be read: {cause}")
+        return replace(reply, status="failed", reason=f"arrays that cannot be read: {cause}")
     if fault := _fault_of(content):
-        return Reply(node, "failed", arrays, count, values, fault)
-    return Reply(node, "ok", arrays, count, values)
+        return replace(reply, status="failed", arrays=arrays, reason=fault)
+    return replace(reply, arrays=arrays)
 
 
 def kind_of(message: Message) -> str:

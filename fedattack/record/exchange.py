@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from fedattack.record.format import Arrays, Status
+from fedattack.record.format import COUNT_KEY, Arrays, Status
 from fedattack.record.others import Others
 
 
@@ -32,6 +32,8 @@ class Reply:
         The model that was sent to this node, if it is not the round's common model.
     of_round
         For a late reply, the round that it answers.
+    count_key
+        The name under which the client sent its example count.
     """
 
     node: str
@@ -42,6 +44,7 @@ class Reply:
     reason: str = ""
     received: Arrays | None = None
     of_round: int | None = None
+    count_key: str = COUNT_KEY
 
 
 @dataclass(frozen=True)

@@ -30,6 +30,12 @@ SIGNATURE = "manifest.sig"
 RUN = "flower-run"
 """Fact of a manifest: Flower's id of the run, by which witnesses of its clients are told from those of other runs."""
 
+COUNT_KEY = "num-examples"
+"""The name of an example count in plaintext, unless a reply says another."""
+
+COUNT_KEYS = (COUNT_KEY, "num_examples")
+"""The names under which clients of either generation of Flower send their example count, if the app says no other."""
+
 View = Literal["individual", "aggregate"]
 Status = Literal["ok", "failed", "missing", "late"]
 Arrays = Mapping[str, NDArray[Any]]

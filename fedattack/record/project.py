@@ -221,6 +221,7 @@ def _reply(observation: Observation) -> Reply:
         status=observation.status,
         arrays=observation.arrays,
         num_examples=observation.num_examples,
+        count_key=observation.count_key,
         metrics=observation.metrics,
         reason=observation.reason,
         of_round=observation.of_round,

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from fedattack.base.errors import RecordError, short
 from fedattack.record.arrays import StoredArrays, TensorFile
-from fedattack.record.format import PROTOCOLS, Arrays, Parameter, Server, Status, View, decode_metric
+from fedattack.record.format import COUNT_KEY, PROTOCOLS, Arrays, Parameter, Server, Status, View, decode_metric
 from fedattack.record.index import IndexedLine
 from fedattack.record.others import Others, in_words
 from fedattack.record.schema import Protocol
@@ -28,7 +28,7 @@ class Observation:
 
     Attributes
     ----------
-    node, status, reason, num_examples, metrics, of_round
+    node, status, reason, num_examples, count_key, metrics, of_round
         As written; see :class:`fedattack.record.writer.Reply`.
     arrays
         What the client sent (in FedAvg its local model, in FedSGD its gradient, in FedMD its predictions), or ``None``.
@@ -40,6 +40,7 @@ class Observation:
         self.reason: str = entry.get("reason", "")
         # JSON may hold a special object in the place of NaN or infinity.
         self.num_examples: float | None = decode_metric(entry.get("num_examples"))
+        self.count_key: str = entry.get("count_key", COUNT_KEY)
         self.metrics = _decode(entry.get("metrics", {}))
         self.of_round: int | None = entry.get("of_round")
         self._entry = entry
@@ -64,6 +65,13 @@ class Observation:
     def _key(self) -> tuple[str, int, int]:
         # The place on disk tells replies apart: views make new objects of the same reply.
         return self._round.where, self._round.seq, self._index
+
+    @property
+    def plaintext(self) -> Mapping[str, Any]:
+        """Everything beside the arrays, by the names that the client gave it: the example count, then the metrics."""
+        if self.num_examples is None:
+            return self.metrics
+        return {self.count_key: self.num_examples, **self.metrics}
 
     @property
     def count(self) -> float | None:

@@ -122,6 +122,7 @@ class ReplyEntry(TypedDict):
     arrays: NotRequired[Names]
     received: NotRequired[Names]
     num_examples: NotRequired[Whole | Finite | Special]
+    count_key: NotRequired[Name]
     metrics: NotRequired[dict[Name, Metric]]
     reason: NotRequired[Value]
     of_round: NotRequired[Whole | None]

@@ -20,6 +20,7 @@ from fedattack.base.untrusted import MAX_SIDE, check_folder, open_regular, remov
 from fedattack.base.version import __version__
 from fedattack.record.exchange import Exchange, Reply
 from fedattack.record.format import (
+    COUNT_KEY,
     FINAL,
     FORMAT,
     INDEX,
@@ -505,6 +506,8 @@ def _entry(reply: Reply) -> dict[str, Any]:
     # A count that is no number is left out.
     if type(count) in (int, float) or (isinstance(count, dict) and "float" in count):
         entry["num_examples"] = count
+        if reply.count_key != COUNT_KEY:
+            entry["count_key"] = keep_name(reply.count_key)
     if reply.metrics:
         entry["metrics"] = _encode(reply.metrics)
     if reason:

@@ -102,6 +102,16 @@ def test_arrays_that_the_record_only_names_are_listed(tmp_path):
     assert (rows["words"]["kind"], rows["words"]["shape"]) == ("list of texts", [2])
 
 
+def test_an_example_count_is_called_as_the_app_calls_it(tmp_path):
+    """Beside training, and where the same name stands in replies to evaluations."""
+    replies = [Reply("a", "ok", {"w": np.ones(2)}, 6, count_key="patients")]
+    others = [Others("evaluate", "reply", ("a",), {"patients": 3, "scores": [0.1, 0.7, 0.2]})]
+    rows = rows_of(write(tmp_path / "record", replies, common={"w": np.zeros(2)}, others=others))
+    assert "patients" in rows
+    assert "num-examples" not in rows
+    assert rows["scores"]["holds"].startswith("as many values as the client has examples")
+
+
 def test_of_sums_their_arrays_are_listed(tmp_path):
     record = write(tmp_path / "record", [Reply("a", "ok", {"w": np.ones(3)}, 3)], common={"w": np.zeros(3)})
     (row,) = [row for row in reached_of(project_record(record, tmp_path / "sums"))["rows"] if row["name"] == "w"]

@@ -574,6 +574,7 @@ def test_a_count_under_the_strategys_own_key_is_the_example_count(wrapped, tmp_p
     app(LocalGrid(client, NODES), context())
     (only,) = Record(tmp_path / "record")
     assert sorted(seen.num_examples for seen in only.observations) == [10, 11, 12, 13, 14]
+    assert {seen.count_key for seen in only.observations} == {"patients"}
     assert all(seen.metrics == {"num-examples": 999} for seen in only.observations)
 
 

@@ -92,6 +92,20 @@ def test_odd_metrics_and_a_client_of_another_shape_are_kept_as_they_came(tmp_pat
         seen.update()
 
 
+def test_the_name_of_an_example_count_is_kept_where_it_is_no_usual_one(tmp_path):
+    """Also in a copy; a record of an earlier writer, which names none, has the usual one."""
+    arrays = {"w": np.zeros(2, np.float32)}
+    replies = [Reply("a", "ok", arrays, 7, {"loss": 0.5}, count_key="patients"), Reply("b", "ok", arrays, 8)]
+    writer = RecordWriter(tmp_path / "record")
+    writer.write(Exchange(1, {"w": np.zeros(2, np.float32)}, replies))
+    writer.close()
+    project_record(Record(tmp_path / "record"), tmp_path / "sums")
+    for folder in ("record", "sums"):
+        (only,) = Record(tmp_path / folder)
+        assert [seen.plaintext for seen in only.observations] == [{"patients": 7, "loss": 0.5}, {"num-examples": 8}]
+    assert (tmp_path / "record" / "rounds.jsonl").read_text().count("count_key") == 1
+
+
 def test_one_odd_reply_costs_itself_alone(tmp_path):
     """Scalars keep their shape; text is failed with a reason; a count that is no number does not weigh."""
     scalar = {"w": np.zeros(2, dtype=np.float32), "bn.num_batches_tracked": np.array(3)}

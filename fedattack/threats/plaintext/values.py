@@ -11,9 +11,6 @@ from numpy.typing import NDArray
 from fedattack.base.structured import is_finite_number
 from fedattack.record import Record
 
-COUNT = "num-examples"
-"""What the example count of a reply is called here."""
-
 LEAST = 3
 """Numbers that make a family: fewer are no vector."""
 
@@ -46,11 +43,8 @@ def plain_replies(record: Record) -> Iterator[Plain]:
     """Yield what replies of a record hold in plaintext, those to evaluations and queries last."""
     for round_ in record:
         for seen in round_.observations:
-            values = dict(seen.metrics)
-            if seen.num_examples is not None:
-                values = {COUNT: seen.num_examples} | values
-            if values:
-                yield Plain((seen.node,), "train", values, seen.count)
+            if seen.plaintext:
+                yield Plain((seen.node,), "train", seen.plaintext, seen.count)
     for others in record.others:
         if others.way == "reply" and others.metrics:
             yield Plain(others.nodes, others.type, others.metrics, None)

@@ -145,7 +145,7 @@ class PropertyCase(Case):
                 if reply.status != "ok":
                     continue
                 self.truth.check_nodes([reply.node], seed=self.seed)
-                for metric, value in {"num-examples": reply.num_examples, **reply.metrics}.items():
+                for metric, value in reply.plaintext.items():
                     if isinstance(value, int | float) and np.isfinite(value):
                         sent[str(metric)][self.truth.nodes[reply.node]].append(float(value))
         means = {}
