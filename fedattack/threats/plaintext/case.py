@@ -16,6 +16,7 @@ from fedattack.base.errors import DataError
 from fedattack.base.structured import fields, finite
 from fedattack.threats.plaintext.arrays import SUM, Sent, make_sent
 from fedattack.threats.plaintext.contents import Contents, KnownExamples, find_contents
+from fedattack.threats.plaintext.judged_values import judge_values
 from fedattack.threats.plaintext.plaintext import PlainValues
 from fedattack.threats.plaintext.values import likeness, parts_of
 
@@ -69,6 +70,14 @@ class PlaintextCase(Case):
         if targets is not None and not fields(targets.x) and math.prod(targets.x.shape[1:]) == shape[0]:
             shape = targets.x.shape[1:]
         return [find_contents(part, self.examples, shape) for part in (sent, sums) if part]
+
+    @cached_property
+    def values(self) -> Contents | None:
+        """Whose single examples' values clients send; ``None`` where they send none, or nobody knows."""
+        targets = self.knowledge.targets
+        if targets is None or len(targets) != len(self.truth.owners):
+            return None
+        return judge_values(self.found, self.node_clients, self.truth)
 
     @property
     def found(self) -> PlainValues:

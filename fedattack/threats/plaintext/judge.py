@@ -1,6 +1,6 @@
 """Judge plaintext: how often the numbers beside a client's model are nearest to an example on which it trained."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from functools import cached_property
 from typing import Any
@@ -12,19 +12,20 @@ from fedattack.audit.judge import Judge
 from fedattack.audit.measures import UNKNOWN, Measurement, Rate, measure, no_value
 from fedattack.audit.readoff import read_off
 from fedattack.audit.summaries import null_of
-from fedattack.audit.table import Row, rows_of
+from fedattack.audit.table import Row, Table, rows_of
 from fedattack.base.errors import short
 from fedattack.threats.plaintext.case import Floats, PlaintextCase
 from fedattack.threats.plaintext.contents import Contents
 from fedattack.threats.plaintext.exchange import Nearest
 from fedattack.threats.plaintext.items import EXAMPLES
-from fedattack.threats.plaintext.tables import BESIDE, CLIENTS, CONTENTS, EACH_VECTOR, UNREAD, VECTORS
+from fedattack.threats.plaintext.tables import BESIDE, CLIENTS, CONTENTS, EACH_VECTOR, UNREAD, VALUE_LISTS, VECTORS
+from fedattack.threats.plaintext.value_rows import list_value_rows
 
 EQUAL = 0.9999
 """Likeness from which on a vector is an example, but for scale, offset and rounding."""
 
 # Streams of random numbers, apart from each other.
-_SHUFFLING, _TESTING, _EXAMPLES, _STATISTICS = 1, 2, 3, 4
+_SHUFFLING, _TESTING, _EXAMPLES, _STATISTICS, _VALUES = 1, 2, 3, 4, 5
 
 
 class PlaintextJudge(Judge[PlaintextCase]):
@@ -108,19 +109,32 @@ class PlaintextJudge(Judge[PlaintextCase]):
     @measure("given-away", "Own training examples that stand in what clients send")
     def find_given_away(self) -> Measurement | None:
         """Count the examples of a client that stand in what it sends: as they are, scaled, or in part."""
-        return self._judge_contents(examples=True)
+        return self._judge_contents(self._contents, "example", _EXAMPLES, CONTENTS)
 
     @measure("statistics", "Statistics, counts and labels of own examples that stand in what clients send")
     def find_statistics(self) -> Measurement | None:
         """Count the statistics of a client's examples that stand in what it sends, to the last digits."""
-        return self._judge_contents(examples=False)
+        return self._judge_contents(self._contents, "statistic", _STATISTICS, CONTENTS)
 
-    def _judge_contents(self, *, examples: bool) -> Measurement | None:
-        """Judge what stands in arrays and vectors; nothing where no example is known."""
-        blocks = self._contents
+    @measure("single-values", "Own examples whose losses, predictions or embeddings stand in what clients send")
+    def find_single_values(self) -> Measurement | None:
+        """Count the examples of a client of which it sends a value that a model gives."""
+        blocks = [case.values for case in self.cases if case.values is not None]
+        found = self._judge_contents(blocks, "example", _VALUES, VALUE_LISTS)
+        if found is not None or not any(self.each(lambda case: case.found.values)):
+            return found
+        return self._find_nothing(
+            "lists that may be values of single examples hold none that a known example gives", self._show(VALUE_LISTS)
+        )
+
+    def _show(self, table: Table) -> dict[str, Any]:
+        return {name: rows for name, rows in self.show(table).items() if rows}
+
+    def _judge_contents(self, blocks: Sequence[Contents], what: str, stream: int, table: Table) -> Measurement | None:
+        """Judge what of clients' examples stands in what they send; nothing where no example is known."""
         if not blocks:
             return None
-        what = "example" if examples else "statistic"
+        examples = stream == _EXAMPLES
         by_block = [contents.shares(examples=examples) for contents in blocks]
         names = sorted({name for shares in by_block for name in shares})
         clients = [len(contents.clients) for contents in blocks]
@@ -135,7 +149,6 @@ class PlaintextJudge(Judge[PlaintextCase]):
                 for name in names
             }
         )
-        stream = _EXAMPLES if examples else _STATISTICS
         rate = Rate.of([np.diagonal(share) for share in found.shares[found.best]])
         null = found.draw(np.random.default_rng((self.cases[0].seed, stream, _SHUFFLING)), self.shuffles)
         right, certain = zip(*(contents.count_read(examples=examples) for contents in blocks), strict=True)
@@ -148,7 +161,7 @@ class PlaintextJudge(Judge[PlaintextCase]):
             null=null_of(null.tolist(), rate.n),
             chance=float(null.mean()),
             test=found.test(np.random.default_rng((self.cases[0].seed, stream, _TESTING))),
-            series={name: rows for name, rows in self.show(CONTENTS).items() if rows},
+            series=self._show(table),
             by_seed=rate.by_seed,
             read_off=read_off(what, right, certain),
         )
@@ -177,6 +190,11 @@ class PlaintextJudge(Judge[PlaintextCase]):
                 # What stands there as it is, is found whatever its scale, too.
                 row["how"] = row["how"] or min(matches.how, default="")
         return sorted(rows.values(), key=lambda row: (row["kind"] != EXAMPLES, -row["certain"], -row["found"]))
+
+    @rows_of(VALUE_LISTS)
+    def list_values(self) -> Iterable[Row]:
+        """List by name what may be values of single examples, and what is found in it, over all runs."""
+        return list_value_rows(self.cases)
 
     @rows_of(BESIDE)
     def describe_keys(self, case: PlaintextCase) -> Iterable[Row]:

@@ -19,6 +19,7 @@ from fedattack.record import Record
 from fedattack.record.format import Arrays
 from fedattack.threats.plaintext.arrays import Sent, sent_arrays
 from fedattack.threats.plaintext.options import PlaintextOptions
+from fedattack.threats.plaintext.single_values import MOST_LISTS, ValueList, find_values
 from fedattack.threats.plaintext.values import Plain, families_of, plain_replies, vectors_of
 
 # Vectors that are kept of a client, and vectors and numbers in all: those of a run are looked at together.
@@ -139,6 +140,13 @@ class PlainValues:
         (contents,): their numbers, one array behind the other; NaN for what is not finite.
     senders
         (sent,): the node of each.
+    values
+        Lists that may be values of single examples, and what these are.
+    value_lists, value_targets, value_bits, value_alone
+        (told,): for each example that is told, the index of its list, its own among the targets, by how many bits it
+        is surer than an accident, and whether no other example comes as near.
+    untold
+        Why no values of examples were computed; empty where they were.
     """
 
     nodes: tuple[Name, ...]
@@ -152,11 +160,19 @@ class PlainValues:
     sent: Annotated[tuple[SentArray, ...], Field(max_length=_MOST_ARRAYS), OPTIONAL] = ()
     contents: Annotated[NDArray[np.float32] | None, Axes("contents", nan=True)] = None
     senders: Annotated[NDArray[np.int64] | None, Axes("sent", low=0, into="nodes")] = None
+    values: Annotated[tuple[ValueList, ...], Field(max_length=MOST_LISTS), OPTIONAL] = ()
+    value_lists: Annotated[NDArray[np.int64] | None, Axes("told", low=0)] = None
+    value_targets: Annotated[NDArray[np.int64] | None, Axes("told", low=0)] = None
+    value_bits: Annotated[NDArray[np.float64] | None, Axes("told")] = None
+    value_alone: Annotated[NDArray[np.bool_] | None, Axes("told")] = None
+    untold: Annotated[Name, OPTIONAL] = ""
 
     def fault(self) -> str:
         """Expect as many numbers as the vectors are long, and as the arrays hold."""
         if sum(vector.length for vector in self.vectors) != len(self.numbers):
             return "the vectors do not fit their numbers"
+        if self.value_lists is not None and self.value_lists.max(initial=-1) >= len(self.values):
+            return "the values are of lists that are not there"
         contents, senders = self.contents, self.senders
         if contents is None or senders is None:
             return "the arrays have no numbers" if self.sent else ""
@@ -176,6 +192,15 @@ class PlainValues:
             start += array.size
         return listed
 
+    def list_told(self, index: int) -> list[tuple[int, float, bool]]:
+        """Return the examples that a list tells: their indices, bits, and whether no other comes as near."""
+        if self.value_lists is None or self.value_targets is None or self.value_bits is None:
+            return []
+        rows = np.flatnonzero(self.value_lists == index)
+        alone = np.zeros(len(self.value_lists), np.bool_) if self.value_alone is None else self.value_alone
+        told = self.value_targets[rows].tolist(), self.value_bits[rows].tolist(), alone[rows].tolist()
+        return list(zip(*told, strict=True))
+
 
 class Plaintext(Attack, Plants):
     """Which arrays, numbers and texts replies hold, which of them may be examples, and what tells clients apart."""
@@ -192,7 +217,9 @@ class Plaintext(Attack, Plants):
     def attack(self, seen: Seen) -> PlainValues:
         """Keep the vectors of each node, and gather what is seen of each name."""
         replies = list(plain_replies(seen.record))
-        sent = _keep_arrays(seen)
+        # A view of models alone does not show the arrays beside these.
+        record = seen.record.read_as((), None)
+        sent = _keep_arrays(seen, record)
         senders = {array.node for array in sent}
         nodes = sorted({*seen.record.nodes, *senders}.union(*(reply.nodes for reply in replies)))
         columns = {node: column for column, node in enumerate(nodes)}
@@ -217,6 +244,7 @@ class Plaintext(Attack, Plants):
                     taken[node] += len(vector)
             seen.progress(done + 1, len(replies))
         values = _gather_values(replies)
+        told = find_values(seen, record, columns)
         if left_out:
             seen.notes.append(
                 f"{left_out:,} lists and families of numbers beside the model are more than are looked at"
@@ -236,10 +264,16 @@ class Plaintext(Attack, Plants):
             ),
             contents=np.concatenate([np.zeros(0, np.float32), *(array.values.ravel() for array in sent)]),
             senders=np.array([columns[array.node] for array in sent], dtype=np.int64),
+            values=tuple(told.lists),
+            value_lists=np.array(told.index, dtype=np.int64),
+            value_targets=np.array(told.targets, dtype=np.int64),
+            value_bits=np.array(told.bits, dtype=np.float64),
+            value_alone=np.array(told.alone, dtype=np.bool_),
+            untold=told.why,
         )
 
 
-def _keep_arrays(seen: Seen) -> list[Sent]:
+def _keep_arrays(seen: Seen, record: Record) -> list[Sent]:
     """Keep arrays of each node, so that nobody takes the room of another; a note tells how many are left out."""
     size = None
     targets = seen.knowledge.targets
@@ -253,7 +287,7 @@ def _keep_arrays(seen: Seen) -> list[Sent]:
     counts: Counter[str] = Counter()
     sizes: Counter[str] = Counter()
     left_out = 0
-    for array in sent_arrays(seen.record, size):
+    for array in sent_arrays(record, size):
         if (
             counts[array.node] >= most
             or sizes[array.node] + array.values.size > numbers

@@ -1,12 +1,12 @@
 """How plaintext is shown: what stands beside the model, what tells clients apart, and what is an example."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from fedattack.audit.finding import Finding, list_words
 from fedattack.report.section import Explained, Section, by_guesses
 from fedattack.report.words import count_words
-from fedattack.threats.plaintext.tables import BESIDE, CONTENTS, TEXTS, UNREAD, VECTORS, say_apart
+from fedattack.threats.plaintext.tables import BESIDE, CONTENTS, TEXTS, UNREAD, VALUE_LISTS, VECTORS, say_apart
 
 # Names whose contents are said in words; the table has all.
 _MOST_SAID = 8
@@ -20,6 +20,10 @@ def _explain(findings: Sequence[Finding]) -> Explained:
     shown: Mapping[str, Any] = next((finding.series for finding in findings if "contents" in finding.series), {})
     for row in shown.get("contents", ())[:_MOST_SAID]:
         words.append(_say_content(row))
+        examples.add(row["name"])
+    judged: Mapping[str, Any] = next((finding.series for finding in findings if "values" in finding.series), {})
+    for row in judged.get("values", ())[:_MOST_SAID]:
+        words += _say_values(row)
         examples.add(row["name"])
     for row in series.get("vectors", ()):
         if row["equal"]:
@@ -48,6 +52,30 @@ def _say_content(row: Mapping[str, Any]) -> str:
     clients = count_words(row["clients"], "client")
     found = f"{row['found']:,} of {row['items']:,} {row['kind']}"
     return f"{row['name']} holds {found} of {clients}{form}{certain}."
+
+
+def _say_values(row: Mapping[str, Any]) -> Iterator[str]:
+    """Say what a list of values of single examples tells."""
+    count = ", one for each of a client's examples" if row["by_example"] else ""
+    if row["what"]:
+        certain = ""
+        if row["certain"]:
+            certain = f"; {row['certain']:,} of these are certain"
+        clients = count_words(row["clients"], "client")
+        yield (
+            f"{row['name']} holds {row['what']}{count}: those of {row['found']:,} of {row['items']:,} known examples "
+            f"of {clients}{certain}."
+        )
+    elif row["by_example"]:
+        yield f"{row['name']} holds values{count}, of which it was not found out what they are: {row['why']}."
+    if row["labelled"]:
+        yield (
+            f"The largest number of a row of {row['name']} is that of the example's label in {row['right']:,} of "
+            f"{row['labelled']:,} rows."
+        )
+    if row["far"]:
+        values = count_words(row["far"], "value")
+        yield f"{row['name']} holds {values} far above the others: an unusual example is known again by it."
 
 
 def _say_what_it_tells(key: Mapping[str, Any]) -> str:
@@ -89,7 +117,9 @@ SECTION = Section(
         "{interval}{chance}.",
         "statistics": "Of one kind of statistics, counts or labels of a client's own examples, {value} stand in what "
         "it sends under one name{interval}{chance}.",
+        "single-values": "Of a client's own known examples, {value} have a loss, a prediction or an embedding in what "
+        "it sends under one name{interval}{chance}.",
     },
-    tables=(CONTENTS, VECTORS, BESIDE),
+    tables=(CONTENTS, VALUE_LISTS, VECTORS, BESIDE),
     forms={"unread": UNREAD.form},
 )

@@ -118,6 +118,48 @@ CONTENTS = Table(
 )
 
 
+def _say_values(row: Row) -> str:
+    return str(row["what"]) if row["what"] else f"not told: {row['why']}"
+
+
+def _say_rows(row: Row) -> str:
+    by_example = ", one for each example" if row["by_example"] else ""
+    return f"{row['rows']:,}{by_example}"
+
+
+def _say_right(row: Row) -> str:
+    return f"{row['right']:,} of {row['labelled']:,}" if row["labelled"] else "–"
+
+
+VALUE_LISTS = Table(
+    "values",
+    (
+        Column("name", "name", kinds.TEXT),
+        Column("type", "in replies to", kinds.TEXT, about="Of the message: train, or Flower's type."),
+        Column("what", "what stands there", kinds.TEXT, _say_values, about="Empty where nothing was found."),
+        Column("rows", "rows in a reply", kinds.whole(1), _say_rows, about="At most."),
+        Column("found", "of each client's own", kinds.COUNT, _say_found, about="How many of the senders' own."),
+        Column("items", kind=kinds.COUNT, about="How many known examples these clients have."),
+        Column("certain", "certain", kinds.COUNT, about="Of those found, how many no accident would give."),
+        Column("right", "give the label", kinds.COUNT, _say_right, about="In how many the largest is the label's."),
+        Column("labelled", kind=kinds.COUNT, about="How many rows with a number for each class were told."),
+        Column("far", "far above the others", kinds.COUNT, about="Values by which an unusual example is known again."),
+        Column("clients", "clients", kinds.whole(1)),
+        Column("others", kind=kinds.COUNT, about="How many of other clients stand there as well."),
+        Column("by_example", kind=kinds.YES_OR_NO, about="Whether a reply has a row for each of its examples."),
+        Column("why", kind=kinds.TEXT, about="Why nothing was found; empty where something was."),
+    ),
+    title="Values of single examples that clients send",
+    caption="Lists, arrays and single numbers beside the model, held against what known examples give under the models "
+    "that clients sent and were sent: losses, predictions, and what layers give. It is certain where no accident, and "
+    "no other known example, would give the same.",
+    file="one row for each name under which values of single examples may stand",
+    most=200,
+    over_runs=True,
+    about="By name, what may be values of single examples, of all runs.",
+)
+
+
 def _say_own(row: Row) -> str:
     return shown(row["own"] / row["vectors"])
 
