@@ -4,7 +4,7 @@ A test needs many targets. A single example of many numbers that is met number b
 known example is near it, no accident meets it. How unlikely that is, is counted in bits. Two kinds of things are read:
 
 - *examples*, of which each number says how rare it is (:func:`bits_beside`), and where they stand as they are, how
-  exactly it is met (:func:`bits_of_matches`);
+  exactly it is met (:func:`fedattack.attacks.accidents.bits_of_matches`);
 - *items*, such as words, of which each says little: those that one client alone holds are counted
   (:func:`bits_of_items`).
 
@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import gammaln, logsumexp
 
+from fedattack.attacks.accidents import columns_apart
 from fedattack.audit.finding import ReadOff
 
 BITS = 40.0
@@ -29,12 +30,6 @@ _MOST_COMPARED = 2**31
 
 # Numbers that are compared at once.
 _AT_ONCE = 2**22
-
-# Numbers nearer to each other than this part of their span are one number, but for rounding.
-_SAME = 1e-6
-
-# Known examples by which columns are compared with each other.
-_COMPARED_ROWS = 1_000
 
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
@@ -77,7 +72,7 @@ def bits_beside(examples: Floats, others: Floats, known: Floats, tolerance: floa
         (n,): 0 for those after the first so many that there is no time for.
     """
     bits = np.zeros(len(examples))
-    columns = _columns_apart(known)
+    columns = columns_apart(known)
     examples, others, known = examples[:, columns], others[:, columns], known[:, columns]
     compared = max(1, (len(others) + len(known)) * max(1, len(columns)))
     # Beyond the budget of comparisons examples have 0 bits, and are called certain by nothing.
@@ -98,77 +93,12 @@ def bits_beside(examples: Floats, others: Floats, known: Floats, tolerance: floa
     return bits
 
 
-def bits_of_matches(examples: Floats, errors: Floats, known: Floats) -> Floats:
-    """Say how many bits tell each example from an accident that comes as near in all columns.
-
-    :func:`bits_beside` counts how many known examples have a number, which of few examples tells little. Here counts,
-    too, how exactly a number is met. Around each number known ones are taken as spread evenly. No number is taken as
-    finer than the column is: where its values are multiples of 0.1, an error below that tells nothing more.
-
-    Parameters
-    ----------
-    examples, errors
-        (n, columns), (n, columns) or (columns,): numbers that were met, and the largest error by which.
-    known
-        (k, columns): numbers of the same kind, these among them.
-
-    Returns
-    -------
-    ndarray
-        (n,): as in :func:`bits_beside`, columns are taken for independent, but for those that say the same.
-    """
-    bits = np.zeros(len(examples))
-    errors = np.broadcast_to(errors, examples.shape)
-    for column in _columns_apart(known):
-        bits -= np.log2(_chance_to_meet(examples[:, column], errors[:, column], np.sort(known[:, column])))
-    return bits
-
-
-def _chance_to_meet(values: Floats, errors: Floats, ordered: Floats) -> Floats:
-    """Return how likely another number comes as near to each value (n,), by numbers of its column in their order."""
-    count = len(ordered)
-    # The value's own entry is none of the others.
-    within = np.searchsorted(ordered, values + errors, "right") - np.searchsorted(ordered, values - errors, "left")
-    by_count = np.where(within > 1, within / (count + 1), 0.0)
-    # The window holds a tenth of all numbers, and four at least.
-    size = min(count - 1, max(4, count // 10))
-    first = np.clip(np.searchsorted(ordered, values) - size // 2, 0, count - 1 - size)
-    width = ordered[first + size] - ordered[first]
-    gaps = np.diff(ordered)
-    gaps = gaps[gaps > _SAME * (ordered[-1] - ordered[0])]
-    # The first percentile: one odd number between the others does not make a column fine.
-    finest = float(np.quantile(gaps, 0.01, method="lower")) if len(gaps) else 0.0
-    inside = np.ones(len(values))
-    # Of a window without any width all numbers are the same one.
-    np.divide(np.maximum(2 * errors, finest), width, out=inside, where=width > 0)
-    by_width = (size + 1) / (count + 1) * np.minimum(inside, 1.0)
-    return np.asarray(np.clip(np.maximum(by_count, by_width), np.finfo(float).tiny, 1.0))
-
-
 def _find_near(rows: Floats, example: Floats, tolerance: float) -> Iterator[Flags]:
     """Yield of rows (n, columns), some at once, which numbers are near the example's."""
     at_once = max(1, _AT_ONCE // max(1, rows.shape[1]))
     for first in range(0, len(rows), at_once):
         # Of NaN nothing is near: the comparison is false.
         yield np.abs(rows[first : first + at_once] - example) <= tolerance
-
-
-def _columns_apart(known: Floats) -> NDArray[np.int64]:
-    """Return the columns (k,) that are not the same as another one before, but for scale and offset."""
-    some = known[:_COMPARED_ROWS]
-    centred = some - some.mean(axis=0) if len(some) else some
-    scale = np.abs(centred).max(axis=0, initial=0)
-    # A column that never varies tells nothing.
-    varies = np.flatnonzero(scale > 0)
-    # Rounded, as the same numbers in other units differ in the last digits.
-    alike = np.round(centred[:, varies] / scale[varies], 6)
-    if not alike.size:
-        return varies
-    # The sign, too, may be another one.
-    first = alike[np.abs(alike).argmax(axis=0), np.arange(len(varies))]
-    # Adding 0.0 makes −0.0 to 0.0, which `unique` would take for another value.
-    _, kept = np.unique(alike * np.sign(first) + 0.0, axis=1, return_index=True)
-    return varies[np.sort(kept)]
 
 
 def bits_of_items(own: int, others: int, held: int, all_held: int) -> float:

@@ -21,7 +21,7 @@ from fedattack.learning.returned import output_in
 from fedattack.learning.torch_utils import activations, in_mode, to_tensor
 from fedattack.record import Observation
 from fedattack.record.format import PROTOCOLS, Arrays
-from fedattack.threats.plaintext.single_values import OF_CLIENT, OF_SERVER, Computes, Given, Rows
+from fedattack.threats.plaintext.value_sources import OF_CLIENT, OF_SERVER, Computes, Given, Rows
 
 LOSSES = "losses"
 

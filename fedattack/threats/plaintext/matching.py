@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from fedattack.audit.readoff import bits_of_matches
+from fedattack.attacks.accidents import bits_of_matches
 from fedattack.threats.plaintext.arrays import Sent, rows_of
 from fedattack.threats.plaintext.counting import Tally
 from fedattack.threats.plaintext.items import EXAMPLES, Items, Known

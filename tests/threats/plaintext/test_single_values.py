@@ -12,7 +12,8 @@ from fedattack.attacks import ATTACKS, read_knowledge
 from fedattack.audit.finding import LEAK, NO_EVIDENCE
 from fedattack.record import Record
 from fedattack.threats.plaintext.section import _explain
-from fedattack.threats.plaintext.single_values import Given, Rows, Told, _match, _OfName, _tell, list_rows
+from fedattack.threats.plaintext.single_values import Told, _match, _OfName, _tell
+from fedattack.threats.plaintext.value_sources import Given, Rows, list_rows
 from tests.threats.plaintext.values_world import CLASSES, CLIENTS, EACH, ROUNDS, losses, nothing, write_values_run
 from tests.threats.plaintext.world import judged_all
 
