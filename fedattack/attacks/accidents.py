@@ -15,9 +15,9 @@ Floats = NDArray[np.float64]
 def bits_of_matches(examples: Floats, errors: Floats, known: Floats) -> Floats:
     """Say how many bits tell each example from an accident that comes as near in all columns.
 
-    :func:`fedattack.audit.readoff.bits_beside` counts how many known examples have a number, which of few examples tells little. Here counts,
-    too, how exactly a number is met. Around each number known ones are taken as spread evenly. No number is taken as
-    finer than the column is: where its values are multiples of 0.1, an error below that tells nothing more.
+    How many known examples have a number tells little where there are few. Here counts, too, how exactly a number is
+    met. Around each number known ones are taken as spread evenly. No number is taken as finer than the column is: where
+    its values are multiples of 0.1, an error below that tells nothing more.
 
     Parameters
     ----------
@@ -29,7 +29,7 @@ def bits_of_matches(examples: Floats, errors: Floats, known: Floats) -> Floats:
     Returns
     -------
     ndarray
-        (n,): as in :func:`fedattack.audit.readoff.bits_beside`, columns are taken for independent, but for those that say the same.
+        (n,): columns are taken for independent, but for those that say the same.
     """
     bits = np.zeros(len(examples))
     errors = np.broadcast_to(errors, examples.shape)

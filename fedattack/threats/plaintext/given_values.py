@@ -271,9 +271,9 @@ def _outputs_of_layers(model: nn.Module, state: Arrays, x: Inputs, widths: Colle
                 for name, output in kept.items():
                     if len(output) == len(chunk):
                         parts[name].append(output.reshape(len(output), -1).double().cpu().numpy())
-                output = _find_output(returned)
-                if output is not None and output.ndim and len(output) == len(chunk):
-                    parts[""].append(output.reshape(len(output), -1).double().cpu().numpy())
+                outputs = _find_output(returned)
+                if outputs is not None and outputs.ndim and len(outputs) == len(chunk):
+                    parts[""].append(outputs.reshape(len(outputs), -1).double().cpu().numpy())
     finally:
         for hook in hooks:
             hook.remove()

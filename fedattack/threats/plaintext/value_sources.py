@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from fedattack.base.structured import is_finite_number
 from fedattack.record import Observation, Record, Round
-from fedattack.threats.plaintext.values import COUNT, families_of
+from fedattack.threats.plaintext.values import families_of
 
 OF_CLIENT, OF_SERVER = "the model that the client sends", "a model that the server sends"
 """Under which model examples give values."""
@@ -80,14 +80,16 @@ def list_rows(record: Record) -> Iterator[Rows]:
 
     Arrays that have the name of one that clients were sent are a model's. Whole numbers are counts.
     """
+    count_keys: set[str] = set()
     for round_ in record:
         for reply in round_.observations:
+            count_keys.add(reply.count_key)
             if reply.status == "ok":
                 yield from _rows_of_numbers(reply.node, "train", round_.seq, reply.metrics, reply.count)
                 yield from _rows_of_arrays(reply.node, "train", round_.seq, _list_beside(reply, round_), reply.count)
     for others in record.others:
         if others.way == "reply":
-            count = others.metrics.get(COUNT)
+            count = next((others.metrics[name] for name in sorted(count_keys) if name in others.metrics), None)
             for node in others.nodes:
                 yield from _rows_of_numbers(node, others.type, others.line, others.metrics, count)
                 yield from _rows_of_arrays(node, others.type, others.line, others.arrays, count)
@@ -106,7 +108,7 @@ def _rows_of_numbers(node: str, type_: str, seq: int, values: Mapping[str, Any],
     for stem, names in families.items():
         tables[stem] = [float(values[name]) for name in names]
     for name, value in values.items():
-        if name not in members and name != COUNT:
+        if name not in members:
             tables[name] = [value] if is_finite_number(value) else value
     for name, table in tables.items():
         if isinstance(table, list) and table:
