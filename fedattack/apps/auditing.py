@@ -4,7 +4,7 @@ With an active server a run with an honest one comes first: it is another run, i
 
 ======= ===================================================== =====================================================
 run     :func:`fedattack.apps.running.run_app`                 parts of a run folder: records, and what witnesses wrote
-witness :func:`fedattack.apps.witnessing.witness`              what was witnessed of a run
+witness :func:`fedattack.apps.witnessing.check_readable`       what was witnessed of a run
 hold    :func:`fedattack.apps.holding.hold`                    who holds which examples
 pose    :func:`fedattack.apps.posing.pose`                     knowledge and truth, written beside the record
 choose  :func:`fedattack.apps.choosing.choose`                 attacks, and why others are not made
@@ -33,7 +33,7 @@ from fedattack.apps.posing import Posed, pose
 from fedattack.apps.questions import NOTHING_BESIDES, Questions
 from fedattack.apps.reading import read_sends
 from fedattack.apps.running import run_app
-from fedattack.apps.witnessing import has_arrays_of_queries, list_code, witness, witness_of, witnesses_of
+from fedattack.apps.witnessing import check_readable, has_arrays_of_queries, list_code, witness_of, witnesses_of
 from fedattack.attacks import ATTACKS, Attack
 from fedattack.attacks.needs import InApps
 from fedattack.attacks.registry import THREATS
@@ -63,6 +63,7 @@ from fedattack.runs.pipeline import (
 from fedattack.runs.private import private_folder
 from fedattack.runs.running import lock_folder
 from fedattack.runs.watch import Watch
+from fedattack.witness import Witness
 
 _COLUMNS_OF_EMBEDDINGS = "Do the embeddings that a party sends give its columns back?"
 _LABELS_OF_GRADIENTS = "Do the gradients that a party is sent give labels to it?"
@@ -233,13 +234,19 @@ def pose_run(
     # Audits that go on take what was posed: asking the app again would take as long as the first time.
     if noted.exists():
         return _read_posed(part, {*read_code(part.folder), *filter(None, (asked.model, asked.loss))})
-    witnesses = witness(part)
     # Half-written truth or knowledge of a stopped audit would be taken for whole.
     for half in (part.truth, part.knowledge):
         remove_inside(part.folder, half, ConfigError)
     notes: list[str] = []
+    seen = witnesses_of(part)
+    witnesses: Sequence[Witness] = seen
     if app is not None:
-        witnesses = tuple(ask_examples(Asker(app, watch, asked.functions), part, witnesses, notes))
+        witnesses = ask_examples(Asker(app, watch, asked.functions), part, seen, notes)
+    try:
+        check_readable(part, witnesses, is_stated=witnesses is not seen)
+    except NeedsError as cause:
+        # Why examples that the owner states are not known is a part of the reason.
+        raise NeedsError("; ".join([str(cause), *notes])) from None
     holding = hold(witnesses, Record(part.record, thinned=True))
     posed = pose(part, holding, asked, notes=notes, app=app, watch=watch)
     note_code(part.folder, list_code([posed.knowledge.model]))

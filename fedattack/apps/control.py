@@ -9,18 +9,19 @@ of its own. If nothing of that is seen, the attack cannot tell anything here.
 
 import math
 import time
-from collections.abc import Callable, Collection, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedattack.apps.asking import Asker, Inquiry, Share
 from fedattack.apps.player import STEPPING
 from fedattack.attacks import ATTACKS
-from fedattack.attacks.base import Plants
+from fedattack.attacks.base import SHOWN, Plants
 from fedattack.attacks.replies import replied
 from fedattack.audit.control import PLANTED, STEPPED, TRAINED, WHOLE, Control
 from fedattack.audit.finding import LEAK, NO_EVIDENCE, Finding, answering
@@ -32,6 +33,7 @@ from fedattack.base.failures import Failure, failing_alone, is_unforeseen
 from fedattack.base.structured import finite
 from fedattack.learning import LocalSGD
 from fedattack.record import Exchange, Record, Round, rewrite_record
+from fedattack.record.others import Others, are_kept
 from fedattack.runs.private import private_folder
 from fedattack.runs.watch import Watch
 from fedattack.witness import Witness
@@ -412,24 +414,56 @@ def _plant_rows(
     witnesses: Sequence[Witness],
     seconds: float | None,
 ) -> tuple[Mapping[int, Run], Share]:
-    """Let clients send what gives some of their own rows away to the attack of that name."""
+    """Let clients send what gives some of their own rows away to the attack of that name.
+
+    It stands in replies to training messages; where nothing is trained, in those to other messages.
+    """
     attack, truth = ATTACKS[name], run.truth
     if not isinstance(attack, Plants) or truth is None or name not in truth.answers:
         raise DataError(f"it is not known of {run.part.label} which rows each client holds")
     rows, owners = truth.answers[name]["x"], truth.answers[name]["owners"]
+    after = None
+    if not len(run.record):
+        own = {node: rows[owners == client] for node, client in truth.nodes.items()}
+        after = [*_plant_in_others(attack, run.record, own, count)]
 
     def change(round_: Round, exchange: Exchange) -> Exchange:
         replies = []
         for reply in exchange.replies:
             # Those rows that are the client's own, by the truth.
             of_client = rows[owners == truth.nodes.get(reply.node, "")]
-            if reply.status == "ok" and reply.arrays and len(of_client):
-                reply = replace(reply, arrays=attack.plant(reply.arrays, of_client, count))
+            # What is read as it is needs no arrays beside it.
+            has_place = reply.arrays or attack.planted == SHOWN
+            if reply.status == "ok" and has_place and len(of_client):
+                reply = replace(reply, arrays=attack.plant(reply.arrays or {}, of_client, count))
             replies.append(reply)
         return replace(exchange, replies=replies)
 
     out = folder / f"{run.part.name or 'run'}-{name}-{count}"
-    return {count: replace(run, sent=rewrite_record(run.record, out, change))}, Share(0, 0)
+    return {count: replace(run, sent=rewrite_record(run.record, out, change, after=after))}, Share(0, 0)
+
+
+def _plant_in_others(
+    attack: Plants, record: Record, own: Mapping[str, NDArray[np.float32]], count: int
+) -> Iterator[Others]:
+    """Yield messages that are no training, with some of their senders' ``own`` rows, by node, in the replies.
+
+    Raises
+    ------
+    DataError
+        If a record holds no arrays of such a size in these messages.
+    """
+    for others in record.others_after:
+        if others.way != "reply":
+            yield others
+            continue
+        for node in others.nodes:
+            arrays = others.arrays
+            if len(own.get(node, ())):
+                arrays = attack.plant(arrays, own[node], count)
+            if not are_kept(arrays):
+                raise DataError("examples are larger than what a record holds of messages that are no training")
+            yield replace(others, nodes=(node,), arrays=arrays)
 
 
 def _inquire(run: Run, witnesses: Sequence[Witness]) -> tuple[Inquiry, dict[str, list[int]]]:

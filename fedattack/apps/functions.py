@@ -78,18 +78,20 @@ NO_FUNCTIONS = OwnFunctions()
 
 
 def list_partitions(witnesses: Sequence[Witness]) -> list[int]:
-    """List the partitions of the clients that were asked to train.
+    """List the partitions of the clients whose examples are asked for.
+
+    Those are the clients that were asked to train; all that were called where none was.
 
     Raises
     ------
     DataError
         If none of them has a ``partition-id``.
     """
-    clients = [witness.client for witness in witnesses if _is_asked(witness)]
+    clients = [witness.client for witness in _list_asked(witnesses)]
     partitions = sorted({int(client) for client in clients if client.isdecimal()})
     if not partitions:
         raise DataError(
-            "--examples is called with a client's partition-id, and no client that was asked to train has one; set "
+            "--examples is called with a client's partition-id, and no client that was called has one; set "
             "partition-id in its node config, or state examples by fedattack.witness.trained_on(x, y)"
         )
     return partitions
@@ -101,9 +103,10 @@ def put_examples(witnesses: Sequence[Witness], stated: Mapping[str, Witness]) ->
     A client of which nothing is stated keeps what was witnessed, and its note says why.
     """
     found = []
+    asked = {witness.node for witness in _list_asked(witnesses)}
     for witness in witnesses:
         own = stated.get(witness.client)
-        if not _is_asked(witness):
+        if witness.node not in asked:
             found.append(witness)
         elif own is None:
             note = "it has no partition-id: --examples is not called for it"
@@ -128,5 +131,7 @@ def _put(witness: Witness, own: Witness) -> Witness:
     return replace(witness, trained=own.trained, evaluated=evaluated, notes=(*notes, *own.notes))
 
 
-def _is_asked(witness: Witness) -> bool:
-    return witness.node != SERVER and witness.asked is not None
+def _list_asked(witnesses: Sequence[Witness]) -> list[Witness]:
+    """List the clients that were asked to train; all that were called where none was."""
+    clients = [witness for witness in witnesses if witness.node != SERVER]
+    return [witness for witness in clients if witness.asked is not None] or clients

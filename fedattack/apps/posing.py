@@ -15,6 +15,7 @@ from fedattack.apps.overlaps import share_of_overlapping
 from fedattack.apps.questions import NOTHING_BESIDES, WITHOUT, Questions, Scene, pose_further
 from fedattack.apps.reading import Reading, read_sends
 from fedattack.apps.targets import ExampleChoice, choose_targets
+from fedattack.apps.witnessing import NOTHING_TRAINED
 from fedattack.attacks import ATTACKS, Knowledge, ModelKnowledge, Targets, write_knowledge
 from fedattack.attacks.answers import ShadowLosses
 from fedattack.attacks.held_examples import HeldByClients
@@ -30,7 +31,7 @@ from fedattack.record import Record
 from fedattack.record.folder import Part
 from fedattack.record.means import identical
 from fedattack.runs.watch import Watch
-from fedattack.witness import Witness, WitnessedTraining
+from fedattack.witness import UNKNOWN, Witness, WitnessedTraining
 
 MOST = 1000
 """Examples that are asked about: half of them of clients, half of nobody; all of clients where nobody has none."""
@@ -103,7 +104,7 @@ def pose(
     # Groups are asked of auxiliary examples whose client is known.
     chosen = choose_targets(holding, most=most, seed=_SEED, of_clients=bool(asked.groups))
     targets, evaluation = _examples(holding, chosen.targets), _examples(holding, chosen.evaluation)
-    computing = _find_computing(part, holding, reading, targets, asked, ask=ask, check=check)
+    computing = _find_computing(record, part, holding, reading, targets, asked, ask=ask, check=check)
     if holding.incomplete:
         is_incomplete = np.array([key in holding.incomplete for key in chosen.targets])
         # Once more, now without the incomplete ones: targets and evaluation are drawn anew.
@@ -124,7 +125,7 @@ def pose(
     if reading.public is not None:
         knowledge = replace(knowledge, public=read_public(reading.public), training=None)
         notes.append(_describe_public(reading))
-    if ask is not None and "training" not in asked.without:
+    if ask is not None and len(record) and "training" not in asked.without:
         inquiry = Inquiry(part, witnesses, targets, reading.known)
         knowledge = replace(knowledge, shadow_losses=_train_shadows(ask, inquiry, knowledge, notes))
     clients, counts = _name_nodes(part, record, holding, classes, notes)
@@ -168,6 +169,7 @@ def pose(
     )
     # Later ones win: what is known of the record itself is the most exact reason.
     reasons = {
+        **_find_untrained(record),
         **_find_unknown(computing),
         **_find_unread(witnesses, record),
         **further.reasons,
@@ -220,7 +222,7 @@ def _say_way_of_predictions(arrays: Sequence[str], holding: Holding) -> str:
     )
 
 
-def _find_computing(*arguments: Any, **options: Any) -> Computing:
+def _find_computing(record: Record, *arguments: Any, **options: Any) -> Computing:
     """Find what computes losses; where there is nothing, what clients send is asked all the same.
 
     Raises
@@ -228,6 +230,8 @@ def _find_computing(*arguments: Any, **options: Any) -> Computing:
     TrustError
         If the model is one that nobody trusts.
     """
+    if not len(record):
+        return Computing(why_none=NOTHING_TRAINED)
     try:
         return find_computing(*arguments, **options)
     except TrustError:
@@ -241,6 +245,13 @@ def _find_unknown(computing: Computing) -> dict[str, str]:
     if not computing.why_none:
         return {}
     return dict.fromkeys(("model", "losses"), computing.why_none)
+
+
+def _find_untrained(record: Record) -> dict[str, str]:
+    """Say of each attack that asks about training why it is not made where nothing is trained."""
+    if len(record):
+        return {}
+    return {name: NOTHING_TRAINED for name, attack in ATTACKS.items() if "untrained" not in attack.needs.takes}
 
 
 def _find_unread(witnesses: Sequence[Witness], record: Record) -> dict[str, str]:
@@ -497,8 +508,19 @@ def _find_answers(
         examples = np.array([x for x, _ in holding.complete.values()], dtype=np.float32)
         labels = np.array([y for _, y in holding.complete.values()], dtype=np.float64)
     holders = [holding.holders.get(key, ()) for key in holding.complete]
-    held = HeldByClients(knowledge, record, find_content(record), seen, whole, examples, holders, labels)
+    relabelled = dict(_list_relabelled(holding))
+    held = HeldByClients(knowledge, record, find_content(record), seen, whole, examples, holders, labels, relabelled)
     return find_answers(held, failed)
+
+
+def _list_relabelled(holding: Holding) -> Iterator[tuple[tuple[int, str], float]]:
+    """Yield, by index among the complete examples and by client, labels that a client gives unlike another holder."""
+    indices = {key: index for index, key in enumerate(holding.complete)}
+    for client in holding.clients.values():
+        for key, label in zip(map(bytes, client.trained.hashes), client.trained.y.tolist(), strict=True):
+            is_known = label != UNKNOWN and np.isfinite(label)
+            if key in indices and is_known and label != holding.complete[key][1]:
+                yield (indices[key], client.name), label
 
 
 def _find_few(holding: Holding) -> tuple[HeldRecords | None, tuple[str, ...]]:

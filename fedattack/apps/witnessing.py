@@ -1,6 +1,6 @@
 """The stage `witness` of an audit: what clients were seen to train on, and what their server was sent."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -12,10 +12,15 @@ from fedattack.base.errors import NeedsError, TrustError, in_command, short
 from fedattack.record import Record
 from fedattack.record.folder import Part
 from fedattack.runs.code import read_code
-from fedattack.witness import Witness, WitnessedModel, read_witnesses
+from fedattack.witness import SERVER, Witness, WitnessedModel, read_witnesses
 
 WITNESS = "witness"
 """Folder of a run folder that witnesses write in; no attack reads it."""
+
+NOTHING_TRAINED = "nothing is trained, since the server sent no training message"
+"""Why most attacks cannot be made of a run of queries or evaluations alone."""
+
+_BYTES = "bytes, such as the trees of XGBoost in another form than JSON"
 
 # Kinds of messages of which a line says that they are not recorded.
 _FEW_GAPS = 2
@@ -34,34 +39,27 @@ def witnesses_of(part: Part) -> tuple[Witness, ...]:
     return tuple(read_witnesses(folder))
 
 
-def witness(part: Part) -> tuple[Witness, ...]:
-    """Read what was witnessed of a run in which clients sent something that attacks read.
+def check_readable(part: Part, witnesses: Sequence[Witness], *, is_stated: bool = False) -> None:
+    """Refuse a run in which clients send nothing that an attack reads.
+
+    Numbers and lists are held against clients' examples where these are known, whatever the kind of message; bytes,
+    where the owner states (``is_stated``) the examples.
 
     Raises
     ------
     NeedsError
-        If nothing is trained, or clients send no arrays of numbers.
+        If nothing is trained, or clients send no arrays of numbers, and there is nothing else to compare.
     """
     record = Record(part.record)
-    check_trained(part, record)
-    if kind := _what_is_sent(record):
+    kind = _what_is_sent(record)
+    is_known = any(each.node != SERVER and each.trained.total for each in witnesses)
+    if is_known and record.has_contents and (is_stated or kind != _BYTES):
+        return
+    if not len(record):
+        raise NeedsError(f"{part.label}: {NOTHING_TRAINED}{describe_besides(record)}")
+    if kind:
         besides = describe_besides(record) or "; it would take arrays of numbers, such as a model's weights"
         raise NeedsError(f"{part.label}: clients send {kind}, and no attack reads them{besides}")
-    return witnesses_of(part)
-
-
-def check_trained(part: Part, record: Record) -> None:
-    """Refuse a run in which nothing is trained.
-
-    Raises
-    ------
-    NeedsError
-        If the server sent no training message.
-    """
-    if not len(record):
-        raise NeedsError(
-            f"{part.label}: nothing is trained, since the server sent no training message{describe_besides(record)}"
-        )
 
 
 def check_code(part: Part) -> None:
@@ -104,7 +102,7 @@ def _what_is_sent(record: Record) -> str:
                 # One reply with arrays is enough to know.
                 if kinds != {(np.dtype(np.uint8), 1)} or find_content(record):
                     return ""
-                return "bytes, such as the trees of XGBoost in another form than JSON"
+                return _BYTES
     if has_metrics:
         return "metrics and settings without arrays"
     return "empty replies to training messages"

@@ -249,7 +249,8 @@ class Attack(ABC):
         if obstacles := self.find_obstacles(record, knowledge):
             raise NeedsError(f"attack {self.name} cannot be made of {record.path}: {join_reasons(obstacles)}")
         record = as_models(without_canaries(record, knowledge), knowledge)
-        if not len(record):
+        is_untrained = not len(record) and record.has_contents
+        if not len(record) and not (is_untrained and "untrained" in self.needs.takes):
             raise NeedsError(f"attack {self.name} needs at least one whole round, and {record.path} holds none")
         if record.view == "individual" and record.silence:
             raise NeedsError(f"attack {self.name} needs replies of clients, and in {record.path} {record.silence}")

@@ -1,7 +1,7 @@
 """Which examples clients hold, as a judge needs them beside those that were read off."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -39,6 +39,8 @@ class HeldByClients:
         (n,): who holds each, none for one of nobody.
     labels
         (n,): the label of each of ``examples``; ``None`` where nobody gathered them.
+    relabelled
+        By index of an example and holder, the label that this client gives it, where that is another one.
     """
 
     knowledge: Knowledge
@@ -49,6 +51,7 @@ class HeldByClients:
     examples: NDArray[Any] | None = None
     holders: Sequence[Sequence[str]] = ()
     labels: NDArray[Any] | None = None
+    relabelled: Mapping[tuple[int, str], float] = field(default_factory=dict)
 
     def of_whole(self) -> list[tuple[str, NDArray[Any]]]:
         """List the clients of which all examples are known, and these."""

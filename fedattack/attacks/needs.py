@@ -29,8 +29,9 @@ class Needs:
         What may be missing in the record without making a number wrong: ``rounds`` and other ``clients``, as
         :class:`fedattack.record.Keep` leaves them out; and ``frozen`` weights, which the attacker puts back: for
         attacks that compute with models alone, or with gradients of what is trained. Beside what a record may lack,
-        ``structures``: examples that are more than one array, such as ids with a mask; and ``models``: sums of clients
-        that an active server sent different models.
+        ``structures``: examples that are more than one array, such as ids with a mask; ``models``: sums of clients
+        that an active server sent different models; and ``untrained``: a run in which nothing is trained, and clients
+        answer messages of other kinds.
     sgd
         Whether it reads gradients out of updates, as only SGD leaves them there.
     server

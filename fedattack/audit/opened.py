@@ -193,9 +193,9 @@ def _attacks_of(folder: RunFolder) -> list[str]:
 
 
 def _record_of(part: Part, *, allow_empty: bool) -> Record:
-    # Damage is noted on the record, and shown; only a record without a single round ends the audit.
+    # Damage is noted on the record, and shown; only a record in which clients answered nothing ends the audit.
     record = Record(part.record, skip_damaged=True, thinned=True).singled_out()
-    if not len(record) and not allow_empty:
+    if not len(record) and not allow_empty and (record.damage or not record.has_contents):
         why = next(iter(record.damage), "no round was recorded")
         raise RecordError(f"{record.path} holds no round that can be read, so that nothing can be judged: {why}")
     return record

@@ -17,6 +17,7 @@ from fedattack.record.exchange import Exchange, Reply
 from fedattack.record.format import FINAL, INDEX, MANIFEST, SIGNATURE, View
 from fedattack.record.index import file_of, without_manifest
 from fedattack.record.keep import Keep
+from fedattack.record.others import Others
 from fedattack.record.reader import Observation, Record, Round
 from fedattack.record.writer import RecordWriter, cannot_be_kept
 
@@ -84,6 +85,7 @@ def rewrite_record(
     facts: Mapping[str, Any] | None = None,
     view: View = "individual",
     aggregation: Mapping[str, Any] | None = None,
+    after: Sequence[Others] | None = None,
 ) -> Record:
     """Write a record to ``out`` in which every round is another one; the common models stay as they are.
 
@@ -99,6 +101,8 @@ def rewrite_record(
         What the manifest is to say besides.
     view, aggregation
         Of the new record.
+    after
+        Messages after its last round that are no training; ``None`` for those of the old record.
 
     Raises
     ------
@@ -112,7 +116,9 @@ def rewrite_record(
         if record.keep.round(round_.number):
             exchange = change(round_, exchange)
         writer.write(exchange)
-    writer.close(final=record.final, error=record.manifest["error"], others=record.others_after)
+    if after is None:
+        after = record.others_after
+    writer.close(final=record.final, error=record.manifest["error"], others=after)
     return Record(out, thinned=True)
 
 

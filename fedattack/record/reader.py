@@ -387,6 +387,13 @@ class Record:
         return tuple(others for others in found if others is not None)
 
     @property
+    def has_contents(self) -> bool:
+        """Whether any reply, to whatever kind of message, holds numbers or texts."""
+        if any(others.way == "reply" and (others.metrics or others.arrays) for others in self.others):
+            return True
+        return any(seen.arrays or seen.metrics for round_ in self for seen in round_.observations)
+
+    @property
     def silence(self) -> str:
         """A sentence on a record in which no client ever answered, with the first one's reason; empty for others."""
         if not self._lines or not all(round_.empty for round_ in self):

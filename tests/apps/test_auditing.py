@@ -168,14 +168,14 @@ def test_what_clients_answer_besides_training_messages_is_told(tmp_path):
         writer.close()
         with pytest.raises(RunError, match=message):
             running._check_answers(part, None, Watch())
-    # The same command would find the same: nothing goes on.
+    # Queries are no failure of clients: whether they can be asked about is found out later.
     shutil.rmtree(part.record)
     writer = RecordWriter(part.record)
     writer.unrecorded.count("query", "reply", arrays={"out.values": np.zeros((200, 4))}, messages=2)
     writer.close()
-    for look in (lambda: running._check_answers(part, None, Watch()), lambda: pose_all([part])):
-        with pytest.raises(NeedsError, match=nothing):
-            look()
+    running._check_answers(part, None, Watch())
+    with pytest.raises(NeedsError, match=nothing):
+        pose_all([part])
 
 
 @pytest.mark.parametrize("rounds", [0, 1])

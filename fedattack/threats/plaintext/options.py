@@ -15,6 +15,6 @@ class PlaintextOptions(Options):
         views=("individual", "aggregate"),
         protocols=tuple(PROTOCOLS),
         knowledge=(),
-        takes=("rounds", "clients", "frozen", "structures"),
+        takes=("rounds", "clients", "frozen", "structures", "untrained"),
     )
     in_apps = InApps(place=5)

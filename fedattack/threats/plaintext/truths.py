@@ -37,13 +37,13 @@ def known_examples(held: HeldByClients) -> Mapping[str, NDArray[Any]] | None:
     if len(pairs) * x[0].size > _MOST_NUMBERS:
         return nearest_examples(held.record, x, owners)
     rows = [row for row, _ in pairs]
-    labels = np.full(len(x), np.nan)
+    labels = np.full(len(pairs), np.nan)
     if held.labels is not None:
-        labels = held.labels.astype(np.float64)
+        labels = np.array([held.relabelled.get(pair, held.labels[pair[0]]) for pair in pairs], dtype=np.float64)
     return {
         "x": np.asarray(x, dtype=np.float32).reshape(len(x), -1)[rows],
         "owners": np.array([name for _, name in pairs], dtype=np.str_),
-        "labels": labels[rows],
+        "labels": labels,
         "whole": np.array(sorted(held.whole), dtype=np.str_),
     }
 
