@@ -200,11 +200,13 @@ def bits_of_items(own: int, others: int, held: int, all_held: int) -> float:
 def count_repeats(things: Counts, holders: Counts, clients: int) -> tuple[int, int]:
     """Count how often one client holds what another one, or nobody, holds, and how often it could.
 
+    What all of three clients or more hold is public, and no accident: it is left out.
+
     Parameters
     ----------
     things, holders
-        (entries,): a number for each known thing, and who holds it: 0 or more, or -1 for nobody. Each pair stands there
-        once.
+        (entries,): a number for each known thing, and who holds it: 0 or more, or -1 for nobody. A pair may stand there
+        several times.
     clients
         How many clients hold something.
 
@@ -213,8 +215,12 @@ def count_repeats(things: Counts, holders: Counts, clients: int) -> tuple[int, i
     tuple of int and int
         The pairs of an entry and of another client that holds the same thing, and all pairs.
     """
+    things, holders = np.unique(np.stack([things, holders]), axis=1)
     is_held = holders >= 0
     counts = np.bincount(things[is_held], minlength=things.max(initial=-1) + 1)
+    if clients > 2:
+        is_told = counts[things] < clients
+        things, is_held = things[is_told], is_held[is_told]
     # Who holds a thing is not another one than itself.
     others = counts[things] - is_held
     return int(others.sum()), int((clients - is_held.astype(np.int64)).sum())

@@ -57,6 +57,9 @@ def test_what_comes_again_is_counted_by_hand():
     things, holders = np.array([0, 0, 0, 1, 2]), np.array([0, 1, -1, 2, -1])
     # Others: 1 and 1 for the clients of thing 0, 2 for nobody; of three clients, two others each, and three for nobody.
     assert count_repeats(things, holders, 3) == (4, 2 + 2 + 3 + 2 + 3)
+    # What all clients hold is public: thing 0 counts no more, but where two clients are all.
+    assert count_repeats(np.array([0, 0, 0, 1]), np.array([0, 1, 2, 0]), 3) == (0, 2)
+    assert count_repeats(np.array([0, 0, 1]), np.array([0, 1, 1]), 2) == (2, 3)
     none = np.zeros(0, np.int64)
     assert count_repeats(none, none, 0) == (0, 0)
 
