@@ -8,6 +8,9 @@ known example is near it, no accident meets it. How unlikely that is, is counted
 - *items*, such as words, of which each says little: those that one client alone holds are counted
   (:func:`bits_of_items`).
 
+Both take what one thing is made of for independent. Things that several clients hold as a whole show where it is not:
+:func:`bits_of_repeats` then says how many of them are no accident.
+
 What is certain is a leak in itself. No correction for other findings takes it back, and none is paid for by it.
 """
 
@@ -18,6 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import gammaln, logsumexp
+from scipy.stats import binom
 
 from fedattack.attacks.accidents import columns_apart
 from fedattack.audit.finding import ReadOff
@@ -33,6 +37,7 @@ _AT_ONCE = 2**22
 
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
+Counts = NDArray[np.int64]
 
 
 def read_off(what: str, right: Sequence[NDArray[Any]], certain: Sequence[NDArray[Any]]) -> ReadOff:
@@ -120,6 +125,59 @@ def bits_of_items(own: int, others: int, held: int, all_held: int) -> float:
     # The upper tail of a hypergeometric distribution, by logarithms: factorials of thousands exceed a float.
     logarithms = _log_ways(held, hits) + _log_ways(all_held - held, named - hits) - _log_ways(all_held, named)
     return max(0.0, -float(logsumexp(logarithms)) / math.log(2.0))
+
+
+def count_repeats(things: Counts, holders: Counts, clients: int) -> tuple[int, int]:
+    """Count how often one client holds what another one, or nobody, holds, and how often it could.
+
+    What all of three clients or more hold is public, and no accident: it is left out.
+
+    Parameters
+    ----------
+    things, holders
+        (entries,): a number for each known thing, and who holds it: 0 or more, or -1 for nobody. A pair may stand there
+        several times.
+    clients
+        How many clients hold something.
+
+    Returns
+    -------
+    tuple of int and int
+        The pairs of an entry and of another client that holds the same thing, and all pairs.
+    """
+    things, holders = np.unique(np.stack([things, holders]), axis=1)
+    is_held = holders >= 0
+    counts = np.bincount(things[is_held], minlength=things.max(initial=-1) + 1)
+    if clients > 2:
+        is_told = counts[things] < clients
+        things, is_held = things[is_told], is_held[is_told]
+    # Who holds a thing is not another one than itself.
+    others = counts[things] - is_held
+    return int(others.sum()), int((clients - is_held.astype(np.int64)).sum())
+
+
+def bits_of_repeats(right: int, read: int, repeats: int, pairs: int) -> float:
+    """Say how unlikely it is that so many of what was read of a client are its own, where the same things come again.
+
+    What others hold stands for what accidents meet. Where clients often hold the same, such as a phrase that many
+    write, a thing of many numbers is met by accident all the same.
+
+    Parameters
+    ----------
+    right, read
+        Things that were read and are the client's own, and all that were read of it.
+    repeats, pairs
+        As :func:`count_repeats` gives them.
+
+    Returns
+    -------
+    float
+        Infinite where nothing comes again: then this tells nothing, and what each thing is made of does.
+    """
+    if not repeats:
+        return math.inf
+    # A binomial tail, by its logarithm: each thing that was read is right by accident as often as others' are.
+    return -float(binom.logsf(right - 1, read, repeats / pairs)) / math.log(2.0)
 
 
 def _log_ways(size: float, chosen: Any) -> Any:

@@ -6,7 +6,7 @@ from scipy import stats
 
 from fedattack.audit.control import STEPPED, Control, with_controls
 from fedattack.audit.finding import CANNOT_TELL, LEAK, NO_EVIDENCE, Finding, answering
-from fedattack.audit.readoff import BITS, bits_beside, bits_of_items, read_off
+from fedattack.audit.readoff import BITS, bits_beside, bits_of_items, bits_of_repeats, count_repeats, read_off
 from fedattack.audit.significance import correct_findings
 from tests.audit.test_finding import finding
 
@@ -50,6 +50,26 @@ def test_fresh_rows_of_the_same_kind_are_no_nearer_than_chance():
     draw = np.random.default_rng(0)
     known = draw.integers(4, size=(300, 8)).astype(float)
     assert bits_beside(known[:100], known[100:], known, 1e-3).max() < BITS
+
+
+def test_what_comes_again_is_counted_by_hand():
+    """Thing 0 is of clients 0 and 1, and of nobody; thing 1 of client 2; thing 2 of nobody."""
+    things, holders = np.array([0, 0, 0, 1, 2]), np.array([0, 1, -1, 2, -1])
+    # Others: 1 and 1 for the clients of thing 0, 2 for nobody; of three clients, two others each, and three for nobody.
+    assert count_repeats(things, holders, 3) == (4, 2 + 2 + 3 + 2 + 3)
+    # What all clients hold is public: thing 0 counts no more, but where two clients are all.
+    assert count_repeats(np.array([0, 0, 0, 1]), np.array([0, 1, 2, 0]), 3) == (0, 2)
+    assert count_repeats(np.array([0, 0, 1]), np.array([0, 1, 1]), 2) == (2, 3)
+    none = np.zeros(0, np.int64)
+    assert count_repeats(none, none, 0) == (0, 0)
+
+
+def test_what_often_comes_again_is_certain_only_if_much_is_right():
+    assert bits_of_repeats(3, 10, 0, 100) == np.inf
+    often = stats.binom.sf(2, 10, 0.1)
+    assert bits_of_repeats(3, 10, 10, 100) == pytest.approx(-np.log2(often))
+    assert bits_of_repeats(20, 20, 10, 100) > BITS > bits_of_repeats(10, 10, 10, 100)
+    assert bits_of_repeats(0, 0, 10, 100) == pytest.approx(0)
 
 
 def test_counts_are_summed_up_over_runs():

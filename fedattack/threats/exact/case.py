@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedattack.audit.clients import ClientsCase
-from fedattack.audit.readoff import BITS, bits_beside
+from fedattack.audit.readoff import BITS, bits_beside, bits_of_repeats, count_repeats
 from fedattack.audit.truth import SEVERAL, has_examples
 from fedattack.base.structured import fields
 from fedattack.threats.exact.exact import ReadOffExamples
@@ -154,6 +154,7 @@ class ExactCase(ClientsCase):
     def certain_of(self) -> NDArray[np.int64]:
         """(clients,): how many of these are certain: right to all digits, and like no example of anybody else."""
         known, counts = self.known_examples, np.zeros(len(self.asked), dtype=np.int64)
+        repeats, pairs = count_repeats(known.rows, known.holders, len(np.unique(known.holders[known.holders >= 0])))
         all_read, whose = self.read
         for client in range(len(self.asked)):
             read = all_read if self.is_sum else all_read[whose == client]
@@ -165,7 +166,9 @@ class ExactCase(ClientsCase):
             elsewhere = np.isin(np.arange(len(known.x)), known.rows[known.holders != client])
             scaled = known.x / self.spans
             bits = bits_beside(scaled[own][exact], scaled[elsewhere], scaled, TOLERANCE)
-            counts[client] = int((bits >= BITS).sum())
+            sure = int((bits >= BITS).sum())
+            if bits_of_repeats(sure, len(read), repeats, pairs) >= BITS:
+                counts[client] = sure
         return counts
 
     def _flatten(self, x: NDArray[Any] | None) -> Floats:

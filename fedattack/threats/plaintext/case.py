@@ -11,11 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedattack.audit.judge import Case
+from fedattack.audit.readoff import BITS, bits_of_repeats, count_repeats
 from fedattack.audit.truth import NOBODY, SEVERAL, has_examples
 from fedattack.base.errors import DataError
 from fedattack.base.structured import fields, finite
 from fedattack.threats.plaintext.arrays import SUM, Sent, make_sent
 from fedattack.threats.plaintext.contents import Contents, KnownExamples, find_contents
+from fedattack.threats.plaintext.items import contents_of
 from fedattack.threats.plaintext.judged_values import judge_values
 from fedattack.threats.plaintext.plaintext import PlainValues
 from fedattack.threats.plaintext.values import likeness, parts_of
@@ -229,6 +231,14 @@ class PlaintextCase(Case):
             other = float(row[owners != sender].max(initial=0))
             is_far = 1 - other >= _FARTHER * max(1 - float(row[nearest]), _ROUNDING)
             certain[sender] += is_far and len(np.unique(part)) >= _DIFFERENT
+        _, things = np.unique(contents_of(self.examples.x), return_inverse=True)
+        holders = {name: number for number, name in enumerate(sorted({*self.examples.owners.tolist()} - {NOBODY}))}
+        whose = np.array([holders.get(owner, -1) for owner in self.examples.owners.tolist()])
+        repeats, pairs = count_repeats(things, whose, len(holders))
+        tried = Counter(client for client, *_ in self.candidates)
+        for client, sender in indices.items():
+            if bits_of_repeats(int(certain[sender]), tried[client], repeats, pairs) < BITS:
+                certain[sender] = 0
         return right, certain
 
     def shares(self, asked: str) -> NDArray[np.float64]:

@@ -8,6 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.spatial import cKDTree
 
+from fedattack.audit.readoff import count_repeats
+
 Floats = NDArray[np.float64]
 
 EXAMPLES = "examples"
@@ -19,7 +21,7 @@ NONE = -1
 # Classes by which statistics are made, at most.
 _MOST_CLASSES = 100
 
-# Share of rows with two holders that may be single rows which were entered twice.
+# How often one client may hold a row of another one, because single rows were entered twice.
 _FEW_TWICE = 0.002
 
 # Numbers of all statistics of a kind, at most.
@@ -41,6 +43,13 @@ _STATISTICS: Mapping[str, tuple[Callable[[Floats], Floats], int]] = {
     "lower quartiles": (lambda x: np.quantile(x, 0.25, axis=0), 3),
     "upper quartiles": (lambda x: np.quantile(x, 0.75, axis=0), 3),
 }
+
+
+def contents_of(rows: Floats) -> NDArray[np.void]:
+    """Return what is alike for equal rows (n, columns), (n,)."""
+    # As float32, in which examples are known: half the memory. Adding 0 makes −0 to 0.
+    single = np.ascontiguousarray(rows, dtype=np.float32) + np.float32(0)
+    return single.view(f"V{single.shape[1] * 4}").ravel()
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,10 +105,11 @@ class Known:
                 some = [(client, rows) for client, rows in parts if len(rows) >= least]
                 if some:
                     values = np.stack([compute(self.x[rows]) for _, rows in some])
-                    # One that is the same in all columns, such as of a class of equal examples, says nothing.
-                    varies = np.ptp(values, axis=1) > 0
-                    if varies.any():
-                        yield Items(name + suffix, values[varies], np.array([client for client, _ in some])[varies])
+                    # One that is the same in all columns, such as of a class of equal examples, says nothing. One that
+                    # is an example, such as the mean of a single one, is counted among these.
+                    told = (np.ptp(values, axis=1) > 0) & ~np.isin(contents_of(values), contents_of(self.x))
+                    if told.any():
+                        yield Items(name + suffix, values[told], np.array([client for client, _ in some])[told])
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,14 +143,10 @@ class Items:
         return cKDTree(self.rows / self.scale, compact_nodes=False, balanced_tree=False)
 
     @cached_property
-    def held_twice(self) -> float:
-        """Which share of the different rows two holders have, as where a table has few values; 0 if hardly any."""
-        # As float32, in which examples are known: half the memory. Adding 0 makes −0 to 0.
-        rows = np.ascontiguousarray(self.rows, dtype=np.float32) + np.float32(0)
-        contents = rows.view(f"V{rows.shape[1] * 4}").ravel()
-        _, which = np.unique(contents, return_inverse=True)
-        pairs = np.unique(np.stack([which, self.holders]), axis=1)
-        holders = np.bincount(pairs[0])
-        # What more than two hold is public, and no accident.
-        share = float((holders == 2).mean())
+    def repeated(self) -> float:
+        """How often one client holds a row of another one, as where a table has few values; 0 if hardly ever."""
+        _, which = np.unique(contents_of(self.rows), return_inverse=True)
+        held = np.unique(self.holders[self.holders != NONE])
+        repeats, pairs = count_repeats(which.ravel(), self.holders, len(held))
+        share = repeats / max(1, pairs)
         return share if share > _FEW_TWICE else 0.0

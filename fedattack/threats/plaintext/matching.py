@@ -294,9 +294,9 @@ def _count_bits(items: Items, found: Rows, distances: Floats, free: int) -> Floa
     bits = bits_of_matches(items.rows[found], distances[:, None] * items.scale, known)
     columns = items.rows.shape[1]
     bits *= max(0, columns - free) / columns
-    # Where many examples have two holders, rows are alike by accident: a match is no rarer than that.
-    if items.kind == EXAMPLES and items.held_twice:
-        bits = np.minimum(bits, -math.log2(items.held_twice))
+    # Where many items have two holders, rows are alike by accident: a match is no rarer than that.
+    if items.repeated:
+        bits = np.minimum(bits, -math.log2(items.repeated))
     return np.asarray(bits)
 
 

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import chain, pairwise
+from itertools import chain, compress, pairwise
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ from scipy.sparse import csr_array
 
 from fedattack.audit.clients import ClientsCase, ClientsJudge
 from fedattack.audit.measures import Measurement, measure, no_value
-from fedattack.audit.readoff import BITS, read_off
+from fedattack.audit.readoff import BITS, bits_of_repeats, count_repeats, read_off
 from fedattack.audit.table import Row, rows_of
 from fedattack.audit.truth import has_kinds
 from fedattack.threats.sequences.dager import ReadSequences
@@ -104,12 +104,15 @@ class SequencesCase(ClientsCase):
         for tokens, owner in zip(sequences, self.known["owners"].tolist(), strict=True):
             of_owner.setdefault(owner, []).append(tokens)
         counts = np.zeros(len(self.asked), dtype=np.int64)
+        repeats, pairs = _count_long_repeats(of_owner, sequences)
         for index, client in enumerate(self.asked):
             right = sorted({*self.read[index]} & {*self.true[index]})
             if not right:
                 continue
             others = [tokens for owner, own in of_owner.items() if owner != client for tokens in own]
-            counts[index] = int((bits_of_sequences(right, others, sequences) >= BITS).sum())
+            sure = int((bits_of_sequences(right, others, sequences) >= BITS).sum())
+            if bits_of_repeats(sure, len(self.read[index]), repeats, pairs) >= BITS:
+                counts[index] = sure
         return counts
 
     def fits(self, metric: str) -> Floats:
@@ -167,6 +170,18 @@ def bits_of_sequences(asked: Sequence[Tokens], others: Sequence[Tokens], known: 
         return bits
     common = parts @ _as_matrix(of_others, len(numbers)).T
     return np.asarray(bits - common.max(axis=1).toarray().reshape(-1))
+
+
+def _count_long_repeats(of_owner: Mapping[str, Sequence[Tokens]], known: Sequence[Tokens]) -> tuple[int, int]:
+    """Count, of sequences that no accident of single tokens meets, how often clients hold the same."""
+    different = [*dict.fromkeys(known)]
+    is_long = bits_of_sequences(different, [], known) >= BITS
+    numbers = {tokens: number for number, tokens in enumerate(compress(different, is_long))}
+    entries = []
+    for holder, sequences in enumerate(of_owner.values()):
+        entries += [(numbers[tokens], holder) for tokens in {*sequences} if tokens in numbers]
+    things, holders = np.array(entries, dtype=np.int64).reshape(-1, 2).T
+    return count_repeats(things, holders, len(of_owner))
 
 
 def _count_parts(

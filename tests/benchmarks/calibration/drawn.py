@@ -10,6 +10,7 @@ import numpy as np
 from fedattack.audit.finding import ERROR, LEAK, TOO_FEW, Finding
 from fedattack.audit.intervals import clopper_pearson
 from fedattack.audit.judge import Judge
+from fedattack.audit.significance import correct_findings
 from fedattack.audit.truth import Truth
 
 W = TypeVar("W")
@@ -17,6 +18,9 @@ W = TypeVar("W")
 Judged = Callable[[W, np.random.Generator], list[Finding]]
 """Draws scores and truth of a world, and judges them."""
 
+
+REPORT = "any of the report"
+"""Stands for all findings of a report: how often one is a leak, corrected as in a report, or by what is certain."""
 
 RECORD: Any = SimpleNamespace(view="individual")
 """Stands for a record of which nothing is read."""
@@ -51,7 +55,7 @@ def judge_drawn(
 def measured(
     kind: str, worlds: Mapping[str, W], judged: Judged[W], repetitions: int, seed: int
 ) -> Iterator[dict[str, Any]]:
-    """Yield how often each finding of each world has p ≤ 0.05.
+    """Yield how often each finding of each world has p ≤ 0.05, and how often a report shows a leak.
 
     Parameters
     ----------
@@ -68,12 +72,16 @@ def measured(
     ------
     dict
         ``kind``, ``world``, ``finding``; ``alarms`` with p ≤ 0.05 of how many (``of``), their ``rate`` with its
-        Clopper-Pearson interval ``low``, ``high``; and how many had the verdicts ``leaks`` and ``too_few``.
+        Clopper-Pearson interval ``low``, ``high``; and how many had the verdicts ``leaks`` and ``too_few``. The row of
+        the finding :data:`REPORT` counts reports that show a leak.
     """
     for index, (name, world) in enumerate(worlds.items()):
         drawn: dict[str, list[Finding]] = defaultdict(list)
+        shown = 0
         for repetition in range(repetitions):
-            for finding in judged(world, np.random.default_rng((seed, index, repetition))):
+            findings = judged(world, np.random.default_rng((seed, index, repetition)))
+            shown += any(finding.verdict == LEAK for finding in correct_findings(findings))
+            for finding in findings:
                 if finding.p is not None:
                     drawn[finding.metric].append(finding)
         for metric, findings in drawn.items():
@@ -87,6 +95,7 @@ def measured(
                 "leaks": verdicts.count(LEAK),
                 "too_few": verdicts.count(TOO_FEW),
             }
+        yield {"kind": kind, "world": name, "finding": REPORT, **share(shown, repetitions), "leaks": shown}
 
 
 def study(

@@ -17,14 +17,13 @@ from fedattack.audit.significance import correct_findings, significance_of
 from fedattack.audit.truth import Truth
 from fedattack.threats.source.case import SourceCase
 from fedattack.threats.source.judge import SourceJudge
-from tests.benchmarks.calibration.drawn import share
+from tests.benchmarks.calibration.drawn import REPORT, share
 from tests.threats.source.likely import make_scores
 
 BY_CLIENTS = ("asr", "asr-likelihood", "asr-last-round", "asr-best-round")
 BY_LABELS = ("asr-worst-client", "asr-beyond-labels")
 BEYOND = (*BY_LABELS, "asr-beyond-site")
 ALL = (*BY_CLIENTS, *BEYOND)
-WHOLE = "any of the report"
 
 # Exchanges of a test: fewer than in an audit, since p is held against 0.05 alone.
 _DRAWS = 999
@@ -198,7 +197,7 @@ def alarms(null: Null, repetitions: int, seed: int) -> Counter[str]:
             if finding.metric in null.silent and finding.p is not None:
                 found[finding.metric] += finding.p <= ERROR
         if null.silent == ALL:
-            found[WHOLE] += any(finding.verdict == LEAK for finding in findings)
+            found[REPORT] += any(finding.verdict == LEAK for finding in findings)
     return found
 
 
@@ -220,7 +219,7 @@ def rows(repetitions: int, seed: int) -> Iterator[dict[str, Any]]:
     """
     for index, null in enumerate(NULLS):
         found = alarms(null, repetitions, seed + index)
-        names = [*null.silent, WHOLE] if null.silent == ALL else null.silent
+        names = [*null.silent, REPORT] if null.silent == ALL else null.silent
         for metric in names:
             yield _row("null", null.name, metric, found[metric], repetitions)
     for index, (name, drawn, metric) in enumerate(POWERS, start=len(NULLS)):

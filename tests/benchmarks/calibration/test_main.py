@@ -4,9 +4,11 @@ import json
 import sys
 
 import pytest
+from scipy import stats
 
 from tests.benchmarks.calibration import __main__ as study
 from tests.benchmarks.calibration import federations
+from tests.benchmarks.calibration.drawn import REPORT
 
 
 @pytest.mark.slow
@@ -30,3 +32,14 @@ def test_reports_on_trained_federations_without_a_leak_say_so():
     reports = [row for row in federations.rows(2, seed=0) if row["finding"] == federations.REPORT]
     assert sum(row["of"] for row in reports) == 34
     assert sum(row["alarms"] for row in reports) <= 5
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("threat", ["exact", "labels", "plaintext", "sequences", "tokens", "trees"])
+def test_reports_on_drawn_scores_seldom_cry_wolf_and_see_what_is_there(threat):
+    """Of each kind of nothing three reports, and of each leak."""
+    reports = [row for row in study.draws(3, 0, [threat]) if row["finding"] == REPORT]
+    nulls = [row for row in reports if row["kind"] == "null"]
+    assert sum(row["alarms"] for row in nulls) <= stats.binom.ppf(0.999, sum(row["of"] for row in nulls), 0.05)
+    leaks = [row["alarms"] for row in reports if row["kind"] == "power"]
+    assert sum(leaks) > len(leaks)

@@ -16,7 +16,7 @@ from fedattack.report import write_report
 from fedattack.threats.group.case import PrivateAttributeCase, credits_of
 from fedattack.threats.group.judge import MAJORITY, PrivateAttributeJudge
 from fedattack.threats.group.private_attribute import AttributeBeliefs
-from tests.benchmarks.calibration.drawn import measured
+from tests.benchmarks.calibration.drawn import REPORT, measured
 from tests.benchmarks.calibration.group import NULLS, POWERS
 from tests.benchmarks.calibration.group import judged as judged_in
 from tests.worlds.attacked import audit_folder
@@ -126,14 +126,14 @@ def test_four_clients_can_exchange_their_values_in_six_ways():
 def test_nothing_is_seldom_a_leak():
     worlds = {name: NULLS[name] for name in ("decisions at random", "partial participation", "3 clients, 3 seeds")}
     rows = [*measured("null", worlds, judged_in, 80, seed=0)]
-    alarms = sum(row["alarms"] for row in rows)
+    alarms = sum(row["alarms"] for row in rows if row["finding"] != REPORT)
     assert stats.binom.ppf(0.001, 240, 0.01) <= alarms <= stats.binom.isf(0.001, 240, 0.05)
     assert all(row["leaks"] <= row["alarms"] for row in rows)
 
 
 def test_a_quarter_of_the_clients_is_a_leak():
     name = "a quarter leaks, others the commonest"
-    (row,) = measured("power", {name: POWERS[name]}, judged_in, 40, seed=0)
+    row, _ = measured("power", {name: POWERS[name]}, judged_in, 40, seed=0)
     assert row["leaks"] >= 25
 
 
