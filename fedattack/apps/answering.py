@@ -40,6 +40,9 @@ PROGRESS = "fedattack asked "
 SHADOWS = 8
 """Shadow models that the app trains in a round."""
 
+# Losses whose ratio differs by less are the same but for rounding.
+_SAME = 1e-6
+
 # Rounds in which it does, from the last one back, and seconds after which no further one is begun.
 _SHADOW_ROUNDS, _SHADOW_SECONDS = 3, 300
 
@@ -62,8 +65,8 @@ class Interview:
         # In the place of the app's own step, by the options that name them.
         self._functions: Mapping[str, str] = request["functions"]
         self._players: dict[Form, WeightsPlayer] = {}
-        # In how many replies something is planted, and until when it is in further ones.
-        self._planted, self._until = 0, math.inf
+        # In how many replies something is planted, how many of these it changed, and until when it is in further ones.
+        self._planted, self._changed, self._until = 0, 0, math.inf
         if request["seconds"] is not None:
             self._until = time.monotonic() + request["seconds"]
         # Why replies could not be asked about, and how many.
@@ -137,7 +140,7 @@ class Interview:
                 self._add(round_.seq, group, asked, found)
         if not found[0].losses:
             raise DataError(self._why_unfitted or "; ".join(self._left_out) or "no reply holds arrays")
-        arrays: dict[str, NDArray[Any]] = {**self._count_planted(), "notes": self._notes()}
+        arrays: dict[str, NDArray[Any]] = {**self._count_planted(self._changed), "notes": self._notes()}
         for count, one in zip(passes, found, strict=True):
             if len(self._players) > 1:
                 one.calibrate()
@@ -151,12 +154,12 @@ class Interview:
         """Whether nothing more is to be planted; in one reply it always is."""
         return self._planted > 0 and time.monotonic() > self._until
 
-    def _count_planted(self) -> dict[str, NDArray[Any]]:
+    def _count_planted(self, planted: int) -> dict[str, NDArray[Any]]:
         """Return in how many ``replies`` something is planted, ``of`` how many of clients that have own targets."""
         owned, count = self._request["owned"], 0
         for round_ in self._record:
             count += sum(bool(owned.get(reply.node)) for reply in _list_replies(round_))
-        return {"replies": np.array(self._planted), "of": np.array(count)}
+        return {"replies": np.array(planted), "of": np.array(count)}
 
     def play(self, say: Callable[[str], None]) -> dict[str, NDArray[Any]]:
         """Let the app train shadow models, and return the arrays of ``ShadowLosses`` and ``notes``."""
@@ -190,8 +193,7 @@ class Interview:
             self._planted, self._until = 0, time.monotonic() + seconds
             rewrite_record(self._record, out, partial(self._plant_in, count))
             counts.append(self._planted)
-        self._planted = min(counts)
-        return self._count_planted()
+        return self._count_planted(min(counts))
 
     def _plant_in(self, count: int, round_: Round, exchange: Exchange) -> Exchange:
         """Put one plain step on this many of its own targets, 0 for all, in the place of each client's reply."""
@@ -280,8 +282,11 @@ class Interview:
         # What the time does not allow is asked about as it is.
         if self._is_over:
             rows = []
+        before = player.losses()
         models = [(trained, player.losses()) for trained in player.train(rows, self._request["passes"])]
         self._planted += bool(rows)
+        # What is fitted anew each time to the same examples is the same, but for rounding.
+        self._changed += not all(np.allclose(losses, before, rtol=_SAME) for _, losses in models)
         return models
 
     def _along(self, reply: Observation, cases: Sequence[Sequence["_Model"]]) -> list[Along | None]:

@@ -8,8 +8,8 @@ from fedattack.attacks.base import SHOWN as SHOWN
 from fedattack.audit.finding import CANNOT_TELL, NO_EVIDENCE, Finding
 from fedattack.base.reasons import Reason, find_reason
 
-CONTROL = "control"
-"""Kind of the ground that a positive control adds to a finding."""
+CONTROL, VOID = "control", "void control"
+"""Kinds of the ground that a positive control adds to a finding, and one in which nothing could be planted."""
 
 
 TRAINED, STEPPED, WHOLE = "trained", "stepped", "whole"
@@ -61,6 +61,11 @@ class Control:
         return f"send one plain step on {self.amount} of their own targets"
 
     @property
+    def is_void(self) -> bool:
+        """Whether what the clients did changed nothing that they send, as where they fit anew each time."""
+        return self.replies == 0 < self.of
+
+    @property
     def extent(self) -> str:
         """In how many replies that was, where it was not in all of them."""
         if self.replies == self.of:
@@ -69,7 +74,7 @@ class Control:
 
 
 def control_of(finding: Finding) -> str:
-    """Return the sentence that a positive control added to a finding; empty if there was none."""
+    """Return the sentence that a positive control added to a finding; empty if there was none that tells something."""
     words = find_reason(finding.grounds, CONTROL)
     if not words:
         return ""
@@ -83,6 +88,10 @@ def with_controls(findings: Sequence[Finding], controls: Mapping[str, Control]) 
         control = controls.get(finding.attack)
         if control is None or finding.verdict != NO_EVIDENCE:
             final.append(finding)
+            continue
+        if control.is_void:
+            ground = f"no positive control: clients that {control.clients}, send the same as before"
+            final.append(finding.with_grounds(Reason(ground, VOID), verdict=CANNOT_TELL))
             continue
         verdict, shows = finding.verdict, "a leak"
         if not control.is_seen:

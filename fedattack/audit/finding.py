@@ -258,19 +258,21 @@ class Finding:
 def answering(findings: Sequence[Finding]) -> list[Finding]:
     """Return, for each headline, the finding that answers its attack's question.
 
-    That is the headline, unless it shows no leak and another finding of the attack does. A headline that was fixed in
-    advance may have no power for so few targets. All verdicts of a report are corrected together, so that each leak
+    That is the headline, unless it shows no leak and another finding of the attack does, or another one is certain and
+    it is not. A headline that was fixed in advance may have no power for so few targets. All verdicts of a report are corrected together, so that each leak
     among them is one; see :func:`fedattack.audit.significance.correct_findings`.
     """
     leaks: dict[str, Finding] = {}
-    for finding in findings:
+    # Of the leaks of an attack the first counts, the certain ones before the others: `sorted` is stable.
+    for finding in sorted(findings, key=lambda finding: not finding.is_certain):
         if finding.verdict == LEAK:
             leaks.setdefault(finding.attack, finding)
     chosen = []
-    for finding in findings:
-        if finding.headline:
-            # Another finding of the attack may be a leak where the headline is none.
-            chosen.append(finding if finding.verdict == LEAK else leaks.get(finding.attack, finding))
+    for headline in findings:
+        if headline.headline:
+            best = leaks.get(headline.attack, headline)
+            is_best = headline.verdict == LEAK and headline.is_certain == best.is_certain
+            chosen.append(headline if is_best else best)
     return chosen
 
 

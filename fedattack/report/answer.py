@@ -6,7 +6,7 @@ from typing import Any
 
 from fedattack.attacks.registry import threat_of
 from fedattack.audit.below import BELOW
-from fedattack.audit.control import control_of
+from fedattack.audit.control import VOID, control_of
 from fedattack.audit.finding import (
     CANNOT_TELL,
     ERROR,
@@ -139,7 +139,8 @@ def in_short(findings: Sequence[Finding]) -> list[tuple[Finding, str, str]]:
         short = _short_barely(finding)
         # The page says where a section cannot say it.
         with failing_alone({}, finding.name):
-            short = short_of(finding, section_of(finding.attack).explained(found).short)
+            explained = section_of(finding.attack).explained(found)
+            short = short_of(finding, explained.short, explained.certain)
         answers.append((finding, question, short))
     return answers
 
@@ -168,7 +169,7 @@ def _answer_of(finding: Finding, found: Sequence[Finding], run: Mapping[str, Any
     return Answer(
         finding=finding,
         question=question_of(finding.attack),
-        short=short_of(finding, explained.short),
+        short=short_of(finding, explained.short, explained.certain),
         sentence=sentence_of(finding),
         strip=strip(finding, explained.rows, slug),
         why=explained.words,
@@ -191,10 +192,12 @@ def _question_of_threat(attack: str) -> str:
     return threat.question
 
 
-def short_of(finding: Finding, explained: str) -> str:
-    """Answer in a few words: of a leak what the attacker gains over guessing, and what explains all of it."""
+def short_of(finding: Finding, explained: str, certain: str = "") -> str:
+    """Answer in a few words: of a leak what is certain, or what the attacker gains over guessing and what explains it."""
     if finding.value is None:
         return "Not judged."
+    if finding.is_certain and certain:
+        return f"Yes: {certain}."
     if finding.is_certain or (finding.is_right_in_part and finding.verdict != LEAK):
         return _short_of_read_off(finding)
     if finding.verdict == TOO_FEW:
@@ -202,6 +205,8 @@ def short_of(finding: Finding, explained: str) -> str:
     if finding.verdict == CANNOT_TELL:
         if control_of(finding):
             return "Cannot be told: this attack would not have seen a leak here."
+        if find_reason(finding.grounds, VOID):
+            return "Cannot be told: nothing could be planted here to try this attack."
         return (
             f"Cannot be told: {find_reason(finding.grounds, BELOW) or end_sentence(finding.reason)}".rstrip(".") + "."
         )
@@ -288,7 +293,7 @@ def _sure(finding: Finding, headline: Finding) -> list[str]:
         return []
     runs = len(finding.seeds)
     sentences = [f"{count_words(runs, 'run')}, {finding.n:,} targets."]
-    if headline is not finding:
+    if headline is not finding and headline.verdict != LEAK:
         sentences.append(
             f"The headline, {headline.name}, says “{headline.verdict}”; this measure shows a leak, even after the "
             "correction for all findings."

@@ -70,11 +70,14 @@ class Explained:
         The same in sentences.
     short
         Where it is shown to explain the result, that in a few words, with what is left at most, for the answer.
+    certain
+        Where something is certain, what of each kind that is, for the answer; empty to count it as one kind.
     """
 
     rows: list[tuple[str, float]] = field(default_factory=list)
     words: list[str] = field(default_factory=list)
     short: str = ""
+    certain: str = ""
 
 
 def by_guesses(findings: Sequence[Finding]) -> Explained:

@@ -5,9 +5,10 @@ from dataclasses import asdict
 import pytest
 from pydantic import TypeAdapter
 
-from fedattack.audit.control import PLANTED, SHOWN, STEPPED, TRAINED, WHOLE, Control, with_controls
+from fedattack.audit.control import PLANTED, SHOWN, STEPPED, TRAINED, WHOLE, Control, control_of, with_controls
 from fedattack.audit.finding import CANNOT_TELL, LEAK, NO_EVIDENCE, TOO_FEW
 from fedattack.record.folder import _ControlEntry
+from fedattack.report.answer import short_of
 from tests.audit.test_finding import finding
 
 BLIND = Control(TRAINED, 64, False)
@@ -37,6 +38,15 @@ def test_a_finding_that_shows_nothing_says_what_its_control_shows(control, verdi
     assert found.verdict == verdict
     assert found.reason.startswith("it does not clear chance; positive control: ")
     assert found.reason.endswith(end)
+
+
+def test_where_training_further_changes_nothing_there_is_no_control():
+    """As of clients that fit anew each time: whether the attack would see a leak is not known."""
+    (found,) = with_controls([judged(NO_EVIDENCE)], {"sia": Control(TRAINED, 64, False, 0, 18)})
+    assert found.verdict == CANNOT_TELL
+    assert found.reason.endswith("on their own targets, 64 passes more, send the same as before")
+    assert control_of(found) == ""
+    assert short_of(found, "") == "Cannot be told: nothing could be planted here to try this attack."
 
 
 @pytest.mark.parametrize("verdict", [LEAK, TOO_FEW])

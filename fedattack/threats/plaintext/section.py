@@ -1,11 +1,13 @@
 """How plaintext is shown: what stands beside the model, what tells clients apart, and what is an example."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from fedattack.audit.finding import Finding, list_words
 from fedattack.report.section import Explained, Section, by_guesses
 from fedattack.report.words import count_words
+from fedattack.threats.plaintext.counting import CLASSES, LABELS
 from fedattack.threats.plaintext.tables import BESIDE, CONTENTS, TEXTS, UNREAD, VALUE_LISTS, VECTORS, say_apart
 
 # Names whose contents are said in words; the table has all.
@@ -40,7 +42,44 @@ def _explain(findings: Sequence[Finding]) -> Explained:
         words.append(
             f"Replies to {array['type']} hold the array {array['name']} ({array['shape']}), which no attack reads."
         )
-    return Explained(found.rows, words or [_say_that_nothing_tells(series.get("beside", ()))])
+    said = words or [_say_that_nothing_tells(series.get("beside", ()))]
+    certain = _say_what_is_certain(findings, shown.get("contents", ()), judged.get("values", ()))
+    return Explained(found.rows, said, certain=certain)
+
+
+def _say_what_is_certain(
+    findings: Sequence[Finding], contents: Iterable[Mapping[str, Any]], values: Iterable[Mapping[str, Any]]
+) -> str:
+    """Count what is certain by its kinds; empty where none of that stands among the contents and the values."""
+    certain: Counter[str] = Counter()
+    whole = []
+    for row in contents:
+        if row["certain"]:
+            certain[row["kind"]] += row["certain"]
+        elif row["found"] == row["items"] and not row["others"]:
+            whole.append(f"all {row['found']:,} {row['kind']}" if row["found"] > 1 else f"the {row['kind']}")
+    for row in values:
+        if row["certain"]:
+            certain[row["what"]] += row["certain"]
+    if not certain:
+        return ""
+    kinds = [_count_kind(count, kind) for kind, count in certain.items()]
+    # Each finding counts the clients of which something of its own is certain.
+    clients = max(finding.read_off["clients"] for finding in findings if finding.read_off is not None)
+    words = f"{list_words(kinds, 'and')} of {count_words(clients, 'client')}"
+    if len(findings[0].seeds) > 1:
+        words += f" in {len(findings[0].seeds)} runs"
+    words += " are certain" if certain.total() > 1 else " is certain"
+    if whole:
+        words += f"; {list_words(whole, 'and')} of the senders stand there, too"
+    return words
+
+
+def _count_kind(count: int, kind: str) -> str:
+    """Write how many of a kind there are: ``16 means by class``; of labels, which lie in lists, how many lists."""
+    if kind in (LABELS, CLASSES):
+        kind = f"lists of {kind}"
+    return f"{count:,} {kind}" if count > 1 else f"one of the {kind}"
 
 
 def _say_content(row: Mapping[str, Any]) -> str:
@@ -108,7 +147,7 @@ def _say_that_nothing_tells(beside: Sequence[Mapping[str, Any]]) -> str:
 
 
 SECTION = Section(
-    question="Do the numbers that clients send give examples away by themselves?",
+    question="Do the numbers that clients send give examples, or statistics of them, away by themselves?",
     explained=_explain,
     sentences={
         "own-examples": "Of the vectors beside a client's model, {value} are nearest to an example on which it trained"
