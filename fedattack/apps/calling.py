@@ -173,6 +173,7 @@ def _sample(stated: Stated, keep: int) -> SeenExamples:
     hashes = hash_rows(x, 0)
     examples.add(hashes, labels)
     examples.keep_rows(hashes, x)
+    examples.repeats = examples.find_repeats([len(x)])
     return examples.seen()
 
 

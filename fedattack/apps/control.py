@@ -142,7 +142,9 @@ def control(
             left = [name for name in names if name not in found or not found[name].is_seen]
             found |= _control(scene, kind, left, batches, clock.take(1 / (len(tries) - index)), faults)
         # What nobody sees in few rounds may be seen in all of them.
-        left = [name for name, one in found.items() if one.kind == TRAINED and not one.is_seen and 0 < one.replies < one.of]
+        left = [
+            name for name, one in found.items() if one.kind == TRAINED and not one.is_seen and 0 < one.replies < one.of
+        ]
         if left and clock.is_over:
             found |= {name: replace(found[name], is_cut=True) for name in left}
         elif seconds is not None and left:

@@ -111,6 +111,31 @@ class Holding:
         """The examples all of whose values are finite: what can be compared, computed with or rebuilt."""
         return {key: example for key, example in self.examples.items() if key not in self.incomplete}
 
+    def list_copies(self) -> dict[tuple[bytes, float], list[str]]:
+        """List who holds each complete example with each label, by its hash and the label.
+
+        A client stands there once for each copy that it has. What nobody holds has an empty list.
+        """
+        labels = {}
+        copies: dict[tuple[bytes, float], list[str]] = {}
+        for client in self.clients.values():
+            labels[client.name] = dict(zip(_keys(client.trained), client.trained.y.tolist(), strict=True))
+        for key, (_, label) in self.complete.items():
+            names = self.holders.get(key, ())
+            if not names:
+                copies[key, label] = []
+            for name in names:
+                # Two clients may give equal inputs different labels.
+                own = labels[name].get(key, UNKNOWN)
+                is_known = own != UNKNOWN and math.isfinite(own)
+                copies.setdefault((key, own if is_known else label), []).append(name)
+        for client in self.clients.values():
+            keys = _keys(client.trained)
+            for row, label in zip(client.trained.again.tolist(), client.trained.again_y.tolist(), strict=True):
+                if keys[row] in self.complete and client.name in self.holders.get(keys[row], ()):
+                    copies.setdefault((keys[row], label), []).append(client.name)
+        return copies
+
     def leave_out_incomplete(self, why: str) -> "Holding":
         """Return the same without incomplete examples; ``why`` they are left out is noted.
 
@@ -564,4 +589,7 @@ def count_classes(clients: Mapping[str, Client], classes: int) -> NDArray[np.int
         for label, count in client.trained.counts.items():
             if 0 <= label < classes:
                 counts[row, label] = count
+        for label in client.trained.again_y.tolist():
+            if 0 <= label < classes:
+                counts[row, int(label)] += 1
     return counts

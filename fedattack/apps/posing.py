@@ -31,7 +31,7 @@ from fedattack.record import Record
 from fedattack.record.folder import Part
 from fedattack.record.means import identical
 from fedattack.runs.watch import Watch
-from fedattack.witness import UNKNOWN, Witness, WitnessedTraining
+from fedattack.witness import Witness, WitnessedTraining
 
 MOST = 1000
 """Examples that are asked about: half of them of clients, half of nobody; all of clients where nobody has none."""
@@ -420,7 +420,7 @@ def _name_nodes(
     counts = count_classes(holding.clients, classes)
     # A regression has one class, in which all examples count.
     if holding.kind == "f":
-        counts[:, 0] = [client.trained.total for client in holding.clients.values()]
+        counts[:, 0] = [client.trained.total + len(client.trained.again) for client in holding.clients.values()]
     # Rows of zeros for strangers, at the end, as their names are.
     return names, np.pad(counts, ((0, len(strangers)), (0, 0)))
 
@@ -504,23 +504,13 @@ def _find_answers(
         if len(client.trained) == client.trained.total:
             whole.append(client.name)
     examples = labels = None
+    copies = holding.list_copies()
     if not fields(holding.sample) and holding.complete:
-        examples = np.array([x for x, _ in holding.complete.values()], dtype=np.float32)
-        labels = np.array([y for _, y in holding.complete.values()], dtype=np.float64)
-    holders = [holding.holders.get(key, ()) for key in holding.complete]
-    relabelled = dict(_list_relabelled(holding))
-    held = HeldByClients(knowledge, record, find_content(record), seen, whole, examples, holders, labels, relabelled)
+        examples = np.array([holding.complete[key][0] for key, _ in copies], dtype=np.float32)
+        labels = np.array([label for _, label in copies], dtype=np.float64)
+    holders = list(copies.values())
+    held = HeldByClients(knowledge, record, find_content(record), seen, whole, examples, holders, labels)
     return find_answers(held, failed)
-
-
-def _list_relabelled(holding: Holding) -> Iterator[tuple[tuple[int, str], float]]:
-    """Yield, by index among the complete examples and by client, labels that a client gives unlike another holder."""
-    indices = {key: index for index, key in enumerate(holding.complete)}
-    for client in holding.clients.values():
-        for key, label in zip(map(bytes, client.trained.hashes), client.trained.y.tolist(), strict=True):
-            is_known = label != UNKNOWN and np.isfinite(label)
-            if key in indices and is_known and label != holding.complete[key][1]:
-                yield (indices[key], client.name), label
 
 
 def _find_few(holding: Holding) -> tuple[HeldRecords | None, tuple[str, ...]]:

@@ -1,7 +1,7 @@
 """Which examples clients hold, as a judge needs them beside those that were read off."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -33,14 +33,12 @@ class HeldByClients:
     whole
         Clients of which all are known.
     examples
-        (n, …): all examples of one array that are known and of which all values are finite; ``None`` where they are of
-        several arrays, there are none, or nobody gathered them.
+        (n, …): all examples of one array that are known and of which all values are finite, each with each of its
+        labels once; ``None`` where they are of several arrays, there are none, or nobody gathered them.
     holders
-        (n,): who holds each, none for one of nobody.
+        (n,): who holds each, none for one of nobody; a client stands there once for each copy that it has.
     labels
         (n,): the label of each of ``examples``; ``None`` where nobody gathered them.
-    relabelled
-        By index of an example and holder, the label that this client gives it, where that is another one.
     """
 
     knowledge: Knowledge
@@ -51,7 +49,6 @@ class HeldByClients:
     examples: NDArray[Any] | None = None
     holders: Sequence[Sequence[str]] = ()
     labels: NDArray[Any] | None = None
-    relabelled: Mapping[tuple[int, str], float] = field(default_factory=dict)
 
     def of_whole(self) -> list[tuple[str, NDArray[Any]]]:
         """List the clients of which all examples are known, and these."""

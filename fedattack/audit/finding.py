@@ -258,9 +258,10 @@ class Finding:
 def answering(findings: Sequence[Finding]) -> list[Finding]:
     """Return, for each headline, the finding that answers its attack's question.
 
-    That is the headline, unless it shows no leak and another finding of the attack does, or another one is certain and
-    it is not. A headline that was fixed in advance may have no power for so few targets. All verdicts of a report are corrected together, so that each leak
-    among them is one; see :func:`fedattack.audit.significance.correct_findings`.
+    That is the headline, unless another finding of the attack is a leak and the headline is none, or is certain and the
+    headline is not. A headline that was fixed in advance may have no power for so few targets. All verdicts of a report
+    are corrected together, so that each leak among them is one; see
+    :func:`fedattack.audit.significance.correct_findings`.
     """
     leaks: dict[str, Finding] = {}
     # Of the leaks of an attack the first counts, the certain ones before the others: `sorted` is stable.

@@ -193,23 +193,18 @@ def _question_of_threat(attack: str) -> str:
 
 
 def short_of(finding: Finding, explained: str, certain: str = "") -> str:
-    """Answer in a few words: of a leak what is certain, or what the attacker gains over guessing and what explains it."""
+    """Answer in a few words: of a leak what is certain, or what the attacker gains over guessing, and what explains it.
+
+    ``certain`` is what is certain in the section's own words, ``explained`` what explains all of a leak.
+    """
     if finding.value is None:
         return "Not judged."
-    if finding.is_certain and certain:
-        return f"Yes: {certain}."
     if finding.is_certain or (finding.is_right_in_part and finding.verdict != LEAK):
-        return _short_of_read_off(finding)
+        return _short_of_read_off(finding, certain)
     if finding.verdict == TOO_FEW:
         return "Too few targets or clients to tell."
     if finding.verdict == CANNOT_TELL:
-        if control_of(finding):
-            return "Cannot be told: this attack would not have seen a leak here."
-        if find_reason(finding.grounds, VOID):
-            return "Cannot be told: nothing could be planted here to try this attack."
-        return (
-            f"Cannot be told: {find_reason(finding.grounds, BELOW) or end_sentence(finding.reason)}".rstrip(".") + "."
-        )
+        return _why_not_told(finding)
     if finding.verdict not in (LEAK, NO_EVIDENCE):
         return f"{shown(finding.value, finding.units)}; there is nothing to compare it with."
     is_leak = finding.verdict == LEAK
@@ -231,10 +226,22 @@ def short_of(finding: Finding, explained: str, certain: str = "") -> str:
     return f"Yes: {'; '.join(filter(None, [words, explained]))}."
 
 
-def _short_of_read_off(finding: Finding) -> str:
+def _why_not_told(finding: Finding) -> str:
+    """Say in a few words why a finding cannot be told."""
+    if control_of(finding):
+        return "Cannot be told: this attack would not have seen a leak here."
+    if find_reason(finding.grounds, VOID):
+        return "Cannot be told: nothing could be planted here to try this attack."
+    why = find_reason(finding.grounds, BELOW) or end_sentence(finding.reason)
+    return end_sentence(f"Cannot be told: {why}".rstrip("."))
+
+
+def _short_of_read_off(finding: Finding, certain: str) -> str:
     """Answer in a few words where single examples or words were read off and are right."""
     if finding.read_off is None:
         raise AssertionError("asked for where something was read off")
+    if finding.is_certain and certain:
+        return f"Yes: {certain}."
     if finding.is_certain:
         verb = "is" if finding.read_off["certain"] == 1 else "are"
         template = section_of(finding.attack).strength.get(finding.metric, _STRENGTH)

@@ -126,6 +126,7 @@ class UndecidedBatches:
     def join(self, other: "UndecidedBatches") -> None:
         """Take all others in."""
         self.examples.join(other.examples)
+        self.examples.count_uses(other.examples.uses)
         self.sizes += other.sizes
         self.uses += other.uses
 
@@ -286,6 +287,7 @@ class ModelBatches:
             # What was decided before comes first: labels that are known stay when others join.
             self._count()
             self.trained.join(batches.examples)
+            self.trained.count_uses(batches.examples.uses)
             self.sizes += batches.sizes
             self.uses += batches.uses
 

@@ -508,6 +508,9 @@ def _add_training(known: Node, watch: CallWatch, call: Call, trained: list[SeenM
     known.changed |= examples.has_views or _is_changed(known, before, count, counts)
     uses = sum(model.batches.uses for model in trained)
     sizes = sum((model.batches.sizes for model in trained), Counter[int]())
+    # Of clients of one batch the batch has all examples.
+    whole = next(iter(sizes)) if len(sizes) == 1 else None
+    known.trained.repeats |= examples.find_repeats([call.stated, whole])
     passes = _passes(call.stated, uses, sizes)
     # All inputs of the round were known before it.
     again = before > 0 and known.trained.total == count

@@ -4,6 +4,7 @@ An example is known by a hash of its bytes. Those with the smallest hashes are a
 and the same sample in every epoch, round and process.
 """
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import repeat
 from typing import Any, Generic, TypeVar
@@ -115,6 +116,10 @@ class Examples:
         By hash, where an input stands in the dataset that a loader took it from; nothing of those without a loader.
     drawn
         All places that loaders drew, up to :data:`COUNTED` and some.
+    uses
+        How often each was taken, by its hash and the label that it then had.
+    repeats
+        By the same how many copies there are beyond the first of a hash, as far as that is known.
     """
 
     def __init__(self, keep: int, counted: int = COUNTED, known: Collection[bytes] = ()) -> None:
@@ -123,6 +128,8 @@ class Examples:
         self.rows: Smallest[NDArray[Any]] = Smallest(keep)
         self.places: dict[bytes, int] = {}
         self.drawn: set[int] = set()
+        self.uses: Counter[tuple[bytes, Label]] = Counter()
+        self.repeats: Counter[tuple[bytes, Label]] = Counter()
         # Memory of a role, whatever shape examples have.
         self._bytes = int(keep * ROW_BYTES)
         self.other_shapes = False
@@ -132,11 +139,40 @@ class Examples:
         """Note that these examples were seen; a label that is known stays."""
         if places is not None:
             self._add_places(zip(hashes, places, strict=True), places)
+        # `repeat` never ends, so that the two may not be of one length.
+        self.count_uses(zip(hashes, repeat(None) if labels is None else labels, strict=False))
         if labels is not None:
             self.labels.put(hashes, labels)
             return
         unknown = [key for key in hashes if key not in self.labels]
         self.labels.put(unknown, [None] * len(unknown))
+
+    def count_uses(self, taken: Iterable[tuple[bytes, Label]]) -> None:
+        """Count inputs that were taken, by hash and label; a mapping adds its counts."""
+        self.uses.update(taken)
+        # Bounded like the labels: each may have several.
+        if len(self.uses) > 4 * self.labels.limit:
+            self.uses = Counter({key: count for key, count in self.uses.items() if key[0] in self.labels})
+
+    def find_repeats(self, sizes: Iterable[int | None]) -> Counter[tuple[bytes, Label]]:
+        """Return how many copies there are beyond the first of each hash, if the examples may be this many in all.
+
+        Whoever passes over all examples takes each equally often for each of its copies. The first size counts at which
+        this is so; if it is so at none, nothing is known, and nothing is returned.
+        """
+        taken = self.uses.total()
+        for size in sizes:
+            if not size or self.labels.dropped or taken % size or size < len(self.labels):
+                continue
+            passes = taken // size
+            if any(count % passes for count in self.uses.values()):
+                continue
+            repeats = Counter({key: count // passes for key, count in self.uses.items()})
+            for key, label in self.labels.items.items():
+                # One of them is the example that is kept.
+                repeats[key, label] -= 1
+            return +repeats
+        return Counter()
 
     def _add_places(self, places: Iterable[tuple[bytes, int]], drawn: Iterable[int]) -> None:
         self.places.update(places)
@@ -272,7 +308,21 @@ class Examples:
         y = np.array([UNKNOWN if label is None else label for label in labels], kind)
         x = stack_examples([self.rows.items[key] for key in keys])
         places = np.array([self.places[key] for key in keys] if by_place else [], np.int64)
-        return SeenExamples(x, y, np.frombuffer(b"".join(keys), np.uint8).reshape(-1, HASH), total, counts, places)
+        hashes = np.frombuffer(b"".join(keys), np.uint8).reshape(-1, HASH)
+        again, again_labels = self._list_repeats(keys)
+        return SeenExamples(x, y, hashes, total, counts, places, again, np.array(again_labels, kind))
+
+    def _list_repeats(self, keys: Sequence[bytes]) -> tuple[NDArray[np.int64], list[Label]]:
+        """List the copies of kept examples: the index of each, and its label."""
+        indices = {key: index for index, key in enumerate(keys)}
+        again: list[int] = []
+        labels: list[Label] = []
+        for (key, label), count in self.repeats.items():
+            # Whoever has one example more often than all are counted has said something else.
+            if key in indices and label is not None and len(again) + count <= COUNTED:
+                again += [indices[key]] * count
+                labels += [label] * count
+        return np.array(again, np.int64), labels
 
     def _list_kept(self) -> list[bytes]:
         """List the hashes of the examples that a witness writes, in their order."""
@@ -308,7 +358,11 @@ class Examples:
             self.labels.limit = min(self.labels.limit, len(keys))
             self.labels._largest = max(keys)
         if len(seen):
-            self.keep_rows([bytes(row) for row in seen.hashes], seen.x)
+            kept = [bytes(row) for row in seen.hashes]
+            self.keep_rows(kept, seen.x)
+            self.repeats.update(
+                (kept[row], label) for row, label in zip(seen.again, seen.again_y.tolist(), strict=True)
+            )
 
 
 def _label(value: float, kind: int) -> Label:

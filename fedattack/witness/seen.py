@@ -59,6 +59,9 @@ class SeenExamples:
     places
         (kept,): which of them are one example that came as several inputs, by a number for each example; of none where
         that is not known, or each input is an example.
+    again, again_y
+        (again,): for each further copy that the client has of a kept example, which one that is, and the copy's label,
+        like ``y``; of none where it is not known how often the client has each.
     """
 
     x: Annotated[NDArray[Any], Axes("examples", rest=True, nan=True, kinds=ANY_KIND)]
@@ -67,6 +70,12 @@ class SeenExamples:
     total: Count
     counts: Annotated[dict[int, int], AsJson(dict[Text, Count], _write_counts, _read_counts)]
     places: Annotated[NDArray[np.int64], Axes("places")] = field(default_factory=lambda: np.zeros(0, np.int64))
+    again: Annotated[NDArray[np.int64], Axes("again", low=0), OPTIONAL] = field(
+        default_factory=lambda: np.zeros(0, np.int64)
+    )
+    again_y: Annotated[NDArray[Any], Axes("again", nan=True), OPTIONAL] = field(
+        default_factory=lambda: np.zeros(0, np.int64)
+    )
 
     @classmethod
     def none(cls) -> "SeenExamples":
@@ -84,6 +93,8 @@ class SeenExamples:
             return f"y: expected {len(self)} labels, int64 or float32, got {self.y.dtype} {self.y.shape}"
         if len(self.places) not in (0, len(self)):
             return f"places: expected int64 of {len(self)} or none, got {self.places.shape}"
+        if len(self.again_y) != len(self.again) or self.again.max(initial=-1) >= len(self):
+            return f"again: expected copies of {len(self)} examples, each with a label"
         if fault(self.x):
             got = short(f"{self.x.dtype} {self.x.shape}", 100)
             return f"x: expected {len(self)} examples of numbers, got {got}"

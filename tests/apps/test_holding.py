@@ -6,7 +6,7 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
-from fedattack.apps.holding import Holding, hold
+from fedattack.apps.holding import Holding, count_classes, hold
 from fedattack.apps.targets import choose_targets as choose
 from fedattack.apps.targets import even
 from fedattack.base.errors import DataError
@@ -110,6 +110,25 @@ def test_even_shares():
             plain[min(free, key=plain.__getitem__)] += 1
         assert sorted(shares) == sorted(plain)
         assert all(share <= size for share, size in zip(shares, sizes, strict=True))
+
+
+def test_copies_are_listed_with_the_labels_that_their_holders_give_them():
+    first, second = witness("0", rows((0, 4))), witness("1", rows((3, 6)))
+    # The last example of the first client is the second's, too, who gives it another label.
+    labels = second.trained.y.copy()
+    shared = [bytes(row) for row in second.trained.hashes].index(hash_of(X[3]))
+    labels[shared] = (Y[3] + 1) % CLASSES
+    second = replace(second, trained=replace(second.trained, y=labels))
+    index = [bytes(row) for row in first.trained.hashes].index(hash_of(X[0]))
+    again = {"again": np.array([index, index]), "again_y": np.array([Y[0], (Y[0] + 1) % CLASSES])}
+    first = replace(first, trained=replace(first.trained, **again))
+    holding = hold([first, second])
+    copies = holding.list_copies()
+    assert copies[hash_of(X[0]), Y[0]] == ["0", "0"]
+    assert copies[hash_of(X[0]), (Y[0] + 1) % CLASSES] == ["0"]
+    assert (copies[hash_of(X[3]), Y[3]], copies[hash_of(X[3]), (Y[3] + 1) % CLASSES]) == (["0"], ["1"])
+    assert sum(map(len, copies.values())) == 4 + 2 + 3
+    assert count_classes(holding.clients, CLASSES).sum() == 4 + 2 + 3
 
 
 def test_an_unlabelled_copy_is_held_all_the_same():

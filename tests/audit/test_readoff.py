@@ -101,3 +101,6 @@ def test_findings_of_earlier_versions_are_read():
     del old["read_off"]
     assert Finding.from_dict(old) == finding()
     assert answering([finding(verdict=LEAK, headline=True, read_off=read(1, 1))])[0].is_certain
+    # What is certain answers before what a test shows.
+    shown, certain = finding(verdict=LEAK, headline=True), finding(verdict=LEAK, metric="sure", read_off=read(1, 1))
+    assert answering([shown, certain]) == [certain]

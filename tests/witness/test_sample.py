@@ -96,3 +96,36 @@ def test_what_is_trained_on_is_not_evaluated_only():
     other.add(all_hashes[1:2], None)
     assert not small.without(other.labels)
     assert set(small.labels) == {all_hashes[0], all_hashes[2]}
+
+
+@pytest.mark.parametrize("passes", [1, 3])
+@pytest.mark.parametrize("batch", [1, 7, 29])
+def test_how_often_each_example_is_there_is_told_by_passes_over_all(passes, batch):
+    """Held against a plain count of the copies; a number of examples that does not fit tells nothing."""
+    draw = np.random.default_rng(passes)
+    rows = [*range(20), 3, 3, 5, 7, 7, 7, 11, 13, 13]
+    x, labels = draw.normal(size=(20, 4)).astype(np.float32)[rows], [row % 3 for row in rows]
+    labels[20], labels[-1] = 2, 0
+    examples, hashes = Examples(100), hash_rows(x, 0)
+    for _ in range(passes):
+        order = draw.permutation(len(rows))
+        for start in range(0, len(rows), batch):
+            taken = order[start : start + batch]
+            examples.add([hashes[row] for row in taken], [labels[row] for row in taken])
+    examples.keep_rows(hashes, x)
+    for size in (None, 30, 20 * passes - 1):
+        assert not examples.find_repeats([size])
+    examples.repeats = examples.find_repeats([30, len(rows)])
+    seen = examples.seen()
+    own = sorted((bytes(seen.hashes[row]), label) for row, label in enumerate(seen.y.tolist()))
+    own += [(bytes(seen.hashes[row]), label) for row, label in zip(seen.again, seen.again_y.tolist(), strict=True)]
+    assert sorted(own) == sorted(zip(hashes, labels, strict=True))
+    assert seen.total == 20
+
+
+def test_of_batches_that_leave_examples_out_no_copies_are_told():
+    examples = Examples(100)
+    hashes = hash_rows(np.random.default_rng(0).normal(size=(10, 3)), 0)
+    # Two passes over ten examples, each of which drops the last one or two.
+    examples.add([*hashes[:9], *hashes[1:10]], [0] * 18)
+    assert not examples.find_repeats([10, 9])

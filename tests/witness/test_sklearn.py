@@ -175,3 +175,13 @@ def test_beside_a_model_what_is_fitted_for_it_is_no_example(tmp_path):
         return {"w": model.coef_, "b": model.intercept_, "m": scaler.mean_}
 
     assert seen(notes_of(fit, tmp_path).trained) == hashes_of(StandardScaler().fit_transform(X))
+
+
+def test_equal_examples_that_are_fitted_are_counted(tmp_path):
+    labels = np.arange(30) % 3
+    rows = [*range(30), 4, 4, 9]
+    witness = witness_of(lambda: GaussianNB().fit(X[rows], labels[rows]), tmp_path)
+    assert (witness.trained.total, len(witness.trained)) == (30, 30)
+    again = witness.trained.x[witness.trained.again]
+    assert sorted(map(tuple, again)) == sorted(map(tuple, X[[4, 4, 9]].astype(np.float32)))
+    assert sorted(witness.trained.again_y) == sorted(labels[[4, 4, 9]])

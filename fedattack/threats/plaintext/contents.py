@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from fedattack.audit.readoff import BITS
 from fedattack.threats.plaintext.arrays import SUM, Sent
-from fedattack.threats.plaintext.items import EXAMPLES, NONE, Known
+from fedattack.threats.plaintext.items import EXAMPLES, MEANS_BY_CLASS, NONE, Known
 from fedattack.threats.plaintext.matching import Matcher, Matches
 
 # Bits by which an item must be surer than the best accident, so that it counts beside others of its name.
@@ -26,8 +26,8 @@ class KnownExamples:
     Attributes
     ----------
     x, owners, labels
-        (n, size), (n,), (n,): an example once for each client that holds it, "" for nobody; and its label, NaN for
-        none.
+        (n, size), (n,), (n,): an example once for each copy that each client has of it, "" for nobody; and its label,
+        NaN for none.
     whole
         Clients all of whose examples these are.
     """
@@ -132,7 +132,26 @@ def find_contents(sent: Sequence[tuple[str, Sent]], examples: KnownExamples, sha
     for matches in found:
         for holder in matches.items:
             sizes[matches.kind, holder] = matcher.count_items(matches.kind, holder)
-    return Contents(clients, found, list(_find_certain(found, len(clients))), sizes)
+    certain = list(_find_certain(found, len(clients)))
+    # Of equal examples of one class none is the only one; what is the only one stands among the first copies.
+    singles = np.isin(known.firsts, [*known.singles]).nonzero()[0]
+    return Contents(clients, found, _add_single_examples(found, certain, frozenset(singles.tolist())), sizes)
+
+
+def _add_single_examples(
+    found: Sequence[Matches], certain: Sequence[frozenset[int]], singles: frozenset[int]
+) -> list[frozenset[int]]:
+    """Add, of arrays that certainly hold means by class, the examples that are the only ones of their class."""
+    holds_means = set()
+    for matches, sure in zip(found, certain, strict=True):
+        if sure and matches.kind == MEANS_BY_CLASS:
+            holds_means.add((matches.name, matches.type))
+    added = []
+    for matches, sure in zip(found, certain, strict=True):
+        if matches.kind == EXAMPLES and (matches.name, matches.type) in holds_means:
+            sure = sure | (singles & matches.own & matches.alone)
+        added.append(sure)
+    return added
 
 
 def _find_certain(found: Sequence[Matches], clients: int) -> Iterator[frozenset[int]]:

@@ -1,7 +1,7 @@
 """What may stand in what clients send: their examples, and the statistics of these."""
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -14,6 +14,9 @@ Floats = NDArray[np.float64]
 
 EXAMPLES = "examples"
 """The kind of items that are single examples."""
+
+MEANS_BY_CLASS = "means by class"
+"""The kind of items that are means of a client's examples of one class."""
 
 NONE = -1
 """Stands for a holder of examples that no client holds."""
@@ -59,7 +62,7 @@ class Known:
     Attributes
     ----------
     x, y
-        (n, columns), (n,): an example once for each client that holds it, and its label; NaN for none.
+        (n, columns), (n,): an example once for each copy that each client has of it, and its label; NaN for none.
     holders
         (n,): index of the client; :data:`NONE` for nobody.
     whole
@@ -73,6 +76,30 @@ class Known:
     holders: NDArray[np.int64]
     whole: NDArray[np.bool_]
     shape: tuple[int, ...]
+
+    @cached_property
+    def firsts(self) -> NDArray[np.int64]:
+        """(distinct,): the rows without further copies of one holder's example with one label, ascending."""
+        _, first = np.unique(contents_of(np.column_stack([self.x, self.y, self.holders])), return_index=True)
+        return np.sort(first)
+
+    @cached_property
+    def distinct(self) -> "Known":
+        """The same without further copies."""
+        if len(self.firsts) == len(self.x):
+            return self
+        rows = self.firsts
+        return replace(self, x=self.x[rows], y=self.y[rows], holders=self.holders[rows])
+
+    @cached_property
+    def singles(self) -> frozenset[int]:
+        """The rows that are the only example of their class which their holder has, of holders that are known whole."""
+        singles: list[int] = []
+        for client in np.flatnonzero(self.whole).tolist():
+            rows = self.rows_of(client)
+            of_class = [rows[self.y[rows] == label] for label in self.classes]
+            singles += [int(some[0]) for some in of_class if len(some) == 1]
+        return frozenset(singles)
 
     @cached_property
     def classes(self) -> list[int]:

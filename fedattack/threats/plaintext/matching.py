@@ -108,7 +108,9 @@ class Matcher:
 
     def __init__(self, known: Known) -> None:
         self.known = known
-        self._examples = Items(EXAMPLES, known.x, known.holders)
+        # Copies of an example are found once.
+        self._distinct = known.distinct
+        self._examples = Items(EXAMPLES, self._distinct.x, self._distinct.holders)
         self._statistics = list(known.list_statistics())
         self._tally = Tally(known)
         self._standard: Items | None = None
@@ -153,7 +155,7 @@ class Matcher:
                 self._add(matches, self._examples, scaled, tolerance, "scaled")
         if len(rows) and rows.shape[1] >= _FEWEST_COLUMNS:
             if self._standard is None:
-                self._standard = Items(EXAMPLES, standardise(self.known.x), self.known.holders)
+                self._standard = Items(EXAMPLES, standardise(self._distinct.x), self._distinct.holders)
             # Pixels of another range: each row has its own scale and offset, which takes two of its numbers.
             standard = standardise(rows)
             for sign in (1.0, -1.0):
@@ -180,11 +182,11 @@ class Matcher:
 
     def _find_columns(self, matches: Matches, values: Floats, tolerance: float) -> None:
         """Find examples of which an array holds some columns alone, perhaps with their labels."""
-        own = self.known.rows_of(matches.sender)
+        own = self._distinct.rows_of(matches.sender)
         values = values[np.isfinite(values).all(axis=1)]
-        table = self.known.x
-        if np.isfinite(self.known.y).all():
-            table = np.column_stack([table, self.known.y])
+        table = self._distinct.x
+        if np.isfinite(self._distinct.y).all():
+            table = np.column_stack([table, self._distinct.y])
         if not len(own) or not len(values) or max(values.shape[1], table.shape[1]) > _MOST_COLUMNS:
             return
         pairs = _pair_columns(values, table[own], tolerance)
@@ -192,7 +194,7 @@ class Matcher:
             return
         columns = tuple(column for _, column in pairs)
         if columns not in self._cuts:
-            self._cuts[columns] = Items(EXAMPLES, table[:, columns], self.known.holders)
+            self._cuts[columns] = Items(EXAMPLES, table[:, columns], self._distinct.holders)
         rows = _distinct([values[:, [index for index, _ in pairs]]])
         # Which columns these are was chosen after they were seen, each among all columns of examples.
         choices = (1 + table.shape[1]) ** len(pairs)

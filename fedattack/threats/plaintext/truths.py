@@ -26,24 +26,24 @@ def known_examples(held: HeldByClients) -> Mapping[str, NDArray[Any]] | None:
     Returns
     -------
     dict or None
-        ``x`` (n, size) float32 and ``owners`` (n,): an example once for each client that holds it, "" for nobody;
-        ``labels`` (n,), NaN for none; and ``whole`` (clients,), the clients of which these are all examples. Of more
-        than can be kept those that are nearest to a vector, without labels. ``None`` where there are none.
+        ``x`` (n, size) float32 and ``owners`` (n,): an example once for each copy that each client has of it, "" for
+        nobody; ``labels`` (n,), NaN for none; and ``whole`` (clients,), the clients of which these are all examples. Of
+        more than can be kept those that are nearest to a vector, without labels. ``None`` where there are none.
     """
     if held.record is None or held.examples is None or not len(held.examples):
         return None
     x, owners = held.examples, held.holders
-    pairs = [(row, name) for row, names in enumerate(owners) for name in ({*names} or {""})]
+    pairs = [(row, name) for row, names in enumerate(owners) for name in (names or [""])]
     if len(pairs) * x[0].size > _MOST_NUMBERS:
         return nearest_examples(held.record, x, owners)
     rows = [row for row, _ in pairs]
-    labels = np.full(len(pairs), np.nan)
+    labels = np.full(len(x), np.nan)
     if held.labels is not None:
-        labels = np.array([held.relabelled.get(pair, held.labels[pair[0]]) for pair in pairs], dtype=np.float64)
+        labels = held.labels.astype(np.float64)
     return {
         "x": np.asarray(x, dtype=np.float32).reshape(len(x), -1)[rows],
         "owners": np.array([name for _, name in pairs], dtype=np.str_),
-        "labels": labels,
+        "labels": labels[rows],
         "whole": np.array(sorted(held.whole), dtype=np.str_),
     }
 

@@ -307,3 +307,42 @@ def test_a_planted_example_is_seen(tmp_path):
     found = judged_all(write_plain_run(tmp_path, plain, adds=lambda client, x, y: attack.plant({}, x, 1)))
     assert (found["given-away"].read_off["certain"], found["given-away"].verdict) == (CLIENTS, LEAK)
     assert found["own-examples"].verdict == NO_EVIDENCE
+
+
+@pytest.mark.parametrize("kind", ["means", "variances", "medians", "sums"])
+def test_equal_examples_count_in_statistics_as_often_as_they_are_there(parts, kind):
+    """Of one client, and of two clients that hold the same example."""
+    twice = []
+    for x, y in parts:
+        rows = [*range(ROWS), 0, 0, 1, 2]
+        twice.append((np.concatenate([x[rows], parts[0][0][:1]]), np.append(y[rows], parts[0][1][0])))
+    compute = STATISTICS[kind]
+
+    def by_class(client, x, y):
+        return {"class": np.stack([compute(x[y == label]) for label in np.unique(y)])}
+
+    assert count(find(twice, lambda client, x, y: {"all": compute(x)}), kind) == (6, 6)
+    # What is an example itself, such as the mean of equal ones, is no statistic; and of such there is no variance.
+    groups = 0
+    for x, y in twice:
+        of_class = [compute(x[y == label]) for label in range(4) if (y == label).sum() >= 1 + 2 * (kind == "medians")]
+        groups += sum(np.ptp(each) > 0 and not (each == x).all(axis=1).any() for each in of_class)
+    assert count(find(twice, by_class), f"{kind} by class") == (groups, groups)
+    # Copies of an example are one.
+    contents = find(twice, lambda client, x, y: {"rows": x[3:6]})
+    assert count(contents, EXAMPLES) == (18, 18)
+    assert contents.sizes[EXAMPLES, 1] == ROWS + 1
+
+
+def test_the_mean_of_a_class_of_one_example_is_certain_where_its_numbers_alone_are_not():
+    """Numbers of one digit are met by accident; that the array holds means by class is certain all the same."""
+    draw = np.random.default_rng(3)
+    parts = []
+    for _ in range(6):
+        x = np.round(draw.normal(3, 1, size=(17, 4)), 1)
+        parts.append((x, np.array([0] * 8 + [1] * 8 + [2])))
+    contents = find(parts, lambda client, x, y: {"means": np.stack([x[y == label].mean(0) for label in range(3)])})
+    assert count(contents, "means by class") == (12, 12)
+    assert count(contents, EXAMPLES) == (6, 6)
+    alone = find(parts, lambda client, x, y: {} if client else {"rows": x[-1:]})
+    assert count(alone, EXAMPLES) == (1, 0)
