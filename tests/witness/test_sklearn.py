@@ -183,5 +183,5 @@ def test_equal_examples_that_are_fitted_are_counted(tmp_path):
     witness = witness_of(lambda: GaussianNB().fit(X[rows], labels[rows]), tmp_path)
     assert (witness.trained.total, len(witness.trained)) == (30, 30)
     again = witness.trained.x[witness.trained.again]
-    assert sorted(map(tuple, again)) == sorted(map(tuple, X[[4, 4, 9]].astype(np.float32)))
+    assert sorted(map(tuple, again.tolist())) == sorted(map(tuple, X[[4, 4, 9]].tolist()))
     assert sorted(witness.trained.again_y) == sorted(labels[[4, 4, 9]])
