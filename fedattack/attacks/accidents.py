@@ -10,6 +10,7 @@ _SAME = 1e-6
 _COMPARED_ROWS = 1_000
 
 Floats = NDArray[np.float64]
+Counts = NDArray[np.int64]
 
 
 def bits_of_matches(examples: Floats, errors: Floats, known: Floats) -> Floats:
@@ -75,3 +76,32 @@ def columns_apart(known: Floats) -> NDArray[np.int64]:
     # Adding 0.0 makes −0.0 to 0.0, which `unique` would take for another value.
     _, kept = np.unique(alike * np.sign(first) + 0.0, axis=1, return_index=True)
     return varies[np.sort(kept)]
+
+
+def count_repeats(things: Counts, holders: Counts, clients: int) -> tuple[int, int]:
+    """Count how often one client holds what another one, or nobody, holds, and how often it could.
+
+    What all of three clients or more hold is public, and no accident: it is left out.
+
+    Parameters
+    ----------
+    things, holders
+        (entries,): a number for each known thing, and who holds it: 0 or more, or -1 for nobody. A pair may stand there
+        several times.
+    clients
+        How many clients hold something.
+
+    Returns
+    -------
+    tuple of int and int
+        The pairs of an entry and of another client that holds the same thing, and all pairs.
+    """
+    things, holders = np.unique(np.stack([things, holders]), axis=1)
+    is_held = holders >= 0
+    counts = np.bincount(things[is_held], minlength=things.max(initial=-1) + 1)
+    if clients > 2:
+        is_told = counts[things] < clients
+        things, is_held = things[is_told], is_held[is_told]
+    # Who holds a thing is not another one than itself.
+    others = counts[things] - is_held
+    return int(others.sum()), int((clients - is_held.astype(np.int64)).sum())

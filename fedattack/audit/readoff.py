@@ -37,7 +37,6 @@ _AT_ONCE = 2**22
 
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
-Counts = NDArray[np.int64]
 
 
 def read_off(what: str, right: Sequence[NDArray[Any]], certain: Sequence[NDArray[Any]]) -> ReadOff:
@@ -127,35 +126,6 @@ def bits_of_items(own: int, others: int, held: int, all_held: int) -> float:
     return max(0.0, -float(logsumexp(logarithms)) / math.log(2.0))
 
 
-def count_repeats(things: Counts, holders: Counts, clients: int) -> tuple[int, int]:
-    """Count how often one client holds what another one, or nobody, holds, and how often it could.
-
-    What all of three clients or more hold is public, and no accident: it is left out.
-
-    Parameters
-    ----------
-    things, holders
-        (entries,): a number for each known thing, and who holds it: 0 or more, or -1 for nobody. A pair may stand there
-        several times.
-    clients
-        How many clients hold something.
-
-    Returns
-    -------
-    tuple of int and int
-        The pairs of an entry and of another client that holds the same thing, and all pairs.
-    """
-    things, holders = np.unique(np.stack([things, holders]), axis=1)
-    is_held = holders >= 0
-    counts = np.bincount(things[is_held], minlength=things.max(initial=-1) + 1)
-    if clients > 2:
-        is_told = counts[things] < clients
-        things, is_held = things[is_told], is_held[is_told]
-    # Who holds a thing is not another one than itself.
-    others = counts[things] - is_held
-    return int(others.sum()), int((clients - is_held.astype(np.int64)).sum())
-
-
 def bits_of_repeats(right: int, read: int, repeats: int, pairs: int) -> float:
     """Say how unlikely it is that so many of what was read of a client are its own, where the same things come again.
 
@@ -167,7 +137,7 @@ def bits_of_repeats(right: int, read: int, repeats: int, pairs: int) -> float:
     right, read
         Things that were read and are the client's own, and all that were read of it.
     repeats, pairs
-        As :func:`count_repeats` gives them.
+        As :func:`fedattack.attacks.accidents.count_repeats` gives them.
 
     Returns
     -------

@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from fedattack.attacks.accidents import count_repeats
 from fedattack.audit.control import STEPPED, Control, with_controls
 from fedattack.audit.finding import CANNOT_TELL, LEAK, NO_EVIDENCE, Finding, answering
-from fedattack.audit.readoff import BITS, bits_beside, bits_of_items, bits_of_repeats, count_repeats, read_off
+from fedattack.audit.readoff import BITS, bits_beside, bits_of_items, bits_of_repeats, read_off
 from fedattack.audit.significance import correct_findings
 from tests.audit.test_finding import finding
 

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedattack.attacks.accidents import count_repeats
 from fedattack.audit.clients import ClientsCase
-from fedattack.audit.readoff import BITS, bits_beside, bits_of_repeats, count_repeats
+from fedattack.audit.readoff import BITS, bits_beside, bits_of_repeats
 from fedattack.audit.truth import SEVERAL, has_examples
 from fedattack.base.structured import fields
 from fedattack.threats.exact.exact import ReadOffExamples

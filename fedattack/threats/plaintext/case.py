@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedattack.attacks.accidents import count_repeats
 from fedattack.audit.judge import Case
-from fedattack.audit.readoff import BITS, bits_of_repeats, count_repeats
+from fedattack.audit.readoff import BITS, bits_of_repeats
 from fedattack.audit.truth import NOBODY, SEVERAL, has_examples
 from fedattack.base.errors import DataError
 from fedattack.base.structured import fields, finite

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.spatial import cKDTree
 
-from fedattack.audit.readoff import count_repeats
+from fedattack.attacks.accidents import count_repeats
 
 Floats = NDArray[np.float64]
 

@@ -11,9 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
+from fedattack.attacks.accidents import count_repeats
 from fedattack.audit.clients import ClientsCase, ClientsJudge
 from fedattack.audit.measures import Measurement, measure, no_value
-from fedattack.audit.readoff import BITS, bits_of_repeats, count_repeats, read_off
+from fedattack.audit.readoff import BITS, bits_of_repeats, read_off
 from fedattack.audit.table import Row, rows_of
 from fedattack.audit.truth import has_kinds
 from fedattack.threats.sequences.dager import ReadSequences
