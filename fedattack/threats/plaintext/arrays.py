@@ -1,6 +1,6 @@
 """Read the arrays of replies as they are: what may hold examples, statistics of them, or labels."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,6 +9,8 @@ import xxhash
 from numpy.typing import NDArray
 
 from fedattack.record import Record
+from fedattack.threats.plaintext.spread import join_values, stack_arrays
+from fedattack.threats.plaintext.values import Plain
 
 SUM = "the sum"
 """What goes by the name of a node where the server sees sums alone."""
@@ -70,6 +72,20 @@ def sent_arrays(record: Record, size: int | None) -> Iterator[Sent]:
                 yield from _list_new(node, others.type, others.arrays, {}, size, seen)
 
 
+def spread_arrays(replies: Iterable[Plain]) -> Iterator[Sent]:
+    """Yield numbers and lists that belong together as arrays, each that a node sent several times once."""
+    seen: set[tuple[str, str, bytes]] = set()
+    for reply in replies:
+        # The number of examples is none of a row.
+        values = {name: value for name, value in reply.values.items() if value != reply.count}
+        for name, array in join_values(values):
+            contents = _digest(array.tobytes())
+            for node in reply.nodes:
+                if (node, name, contents) not in seen:
+                    seen.add((node, name, contents))
+                    yield make_sent(node, reply.type, name, array)
+
+
 def _list_new(
     node: str,
     type_: str,
@@ -92,6 +108,10 @@ def _list_new(
         before.append(digest)
         kept[name] = make_sent(node, type_, name, array)
         yield kept[name]
+    # The arrays of a model are no numbers of one table.
+    beside = {name: array for name, array in arrays.items() if name in kept and name not in received}
+    for stem, joined in stack_arrays(beside):
+        yield make_sent(node, type_, stem, joined)
     if size is not None:
         yield from _join_sparse(node, type_, kept, size)
 

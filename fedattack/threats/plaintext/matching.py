@@ -64,7 +64,7 @@ class Matches:
     alone
         The own items to which nobody else's comes as near.
     how
-        In what form items stand there: empty for as they are, ``scaled`` or ``in part``.
+        In what form items stand there: empty for as they are, ``scaled``, ``in part`` or ``in any order``.
     """
 
     sender: int
@@ -115,6 +115,7 @@ class Matcher:
         self._tally = Tally(known)
         self._standard: Items | None = None
         self._cuts: dict[tuple[int, ...], Items] = {}
+        self._sorted: dict[str, Items] = {}
 
     def count_items(self, kind: str, client: int) -> int:
         """Return how many items of a kind a client has."""
@@ -134,6 +135,7 @@ class Matcher:
             matches = Matches(sender, name, type_, items.kind)
             self._add(matches, items, rows, max(_OF_STATISTICS, 4 * precision))
             found.append(matches)
+        found += self._find_in_any_order([matches for matches in found if not matches.items], sent, precision)
         for kind, holders, bits in self._tally.find(sender, sent):
             matches = Matches(sender, name, type_, kind, tried=len(sent), items={holder: {0} for holder in holders})
             if sender in holders:
@@ -142,6 +144,24 @@ class Matcher:
                 matches.alone.update({0} if len(holders) == 1 else ())
             found.append(matches)
         return [matches for matches in found if matches.items]
+
+    def _find_in_any_order(
+        self, missing: Sequence[Matches], sent: Sequence[Sent], precision: float
+    ) -> Iterator[Matches]:
+        """Yield items whose numbers, sorted, are those of an ascending vector: in which order columns were is open.
+
+        Only kinds of items are sought that are ``missing`` in the order that was sent.
+        """
+        ways = [array.values[None].astype(np.float64) for array in sent if _is_ascending(array, self.known.x.shape[1])]
+        rows = _distinct(ways)
+        for matches in missing if len(rows) else ():
+            (items,) = (items for items in (self._examples, *self._statistics) if items.kind == matches.kind)
+            if items.kind not in self._sorted:
+                self._sorted[items.kind] = Items(items.kind, np.sort(items.rows, axis=1), items.holders)
+            tolerance = max(TOLERANCE if items.kind == EXAMPLES else _OF_STATISTICS, 4 * precision)
+            beside = Matches(matches.sender, matches.name, matches.type, matches.kind)
+            self._add(beside, self._sorted[items.kind], rows, tolerance, "in any order")
+            yield beside
 
     def _find_examples(
         self, matches: Matches, sent: Sequence[Sent], ways: Sequence[Floats], precision: float
@@ -243,6 +263,11 @@ class Matcher:
                 matches.bits[item] = max(matches.bits.get(item, 0.0), float(bits[index]))
                 if is_alone[index]:
                     matches.alone.add(item)
+
+
+def _is_ascending(array: Sent, size: int) -> bool:
+    """Say whether an array is a vector as long as an example whose numbers ascend."""
+    return array.values.shape == (size,) and bool((np.diff(array.values) >= 0).all())
 
 
 def standardise(rows: Floats) -> Floats:

@@ -3,8 +3,9 @@
 import hashlib
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Annotated, Any, ClassVar
 
 import numpy as np
@@ -12,12 +13,13 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from fedattack.attacks.base import SHOWN, Attack, Plants, Seen
+from fedattack.attacks.knowledge import Knowledge
 from fedattack.base.errors import short
 from fedattack.base.stored import OPTIONAL, Axes, Name
 from fedattack.base.structured import fields
 from fedattack.record import Record
 from fedattack.record.format import Arrays
-from fedattack.threats.plaintext.arrays import Sent, sent_arrays
+from fedattack.threats.plaintext.arrays import Sent, sent_arrays, spread_arrays
 from fedattack.threats.plaintext.options import PlaintextOptions
 from fedattack.threats.plaintext.single_values import MOST_LISTS, ValueList, find_values
 from fedattack.threats.plaintext.values import Plain, families_of, plain_replies, vectors_of
@@ -219,7 +221,7 @@ class Plaintext(Attack, Plants):
         replies = list(plain_replies(seen.record))
         # A view of models alone does not show the arrays beside these.
         record = seen.record.read_as((), None)
-        sent = _keep_arrays(seen, record)
+        sent = _keep_arrays(seen, chain(spread_arrays(replies), sent_arrays(record, _find_size(seen.knowledge))))
         senders = {array.node for array in sent}
         nodes = sorted({*seen.record.nodes, *senders}.union(*(reply.nodes for reply in replies)))
         columns = {node: column for column, node in enumerate(nodes)}
@@ -273,12 +275,16 @@ class Plaintext(Attack, Plants):
         )
 
 
-def _keep_arrays(seen: Seen, record: Record) -> list[Sent]:
+def _find_size(knowledge: Knowledge) -> int | None:
+    """Return how many numbers an example has; ``None`` where none is known, or it is of several arrays."""
+    targets = knowledge.targets
+    if targets is None or fields(targets.x):
+        return None
+    return math.prod(targets.x.shape[1:])
+
+
+def _keep_arrays(seen: Seen, arrays: Iterable[Sent]) -> list[Sent]:
     """Keep arrays of each node, so that nobody takes the room of another; a note tells how many are left out."""
-    size = None
-    targets = seen.knowledge.targets
-    if targets is not None and not fields(targets.x):
-        size = math.prod(targets.x.shape[1:])
     senders = max(1, len(seen.record.nodes))
     if seen.record.view == "aggregate":
         senders = 1
@@ -287,7 +293,7 @@ def _keep_arrays(seen: Seen, record: Record) -> list[Sent]:
     counts: Counter[str] = Counter()
     sizes: Counter[str] = Counter()
     left_out = 0
-    for array in sent_arrays(record, size):
+    for array in arrays:
         if (
             counts[array.node] >= most
             or sizes[array.node] + array.values.size > numbers

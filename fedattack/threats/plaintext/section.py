@@ -13,6 +13,9 @@ from fedattack.threats.plaintext.tables import BESIDE, CONTENTS, TEXTS, UNREAD, 
 # Names whose contents are said in words; the table has all.
 _MOST_SAID = 8
 
+# In which form items stand there, in words.
+_FORMS = {"scaled": ", but for their scale", "in part": ", some of their columns", "in any order": ", in any order"}
+
 
 def _explain(findings: Sequence[Finding]) -> Explained:
     """Say what stands beside the model, before anything is compared."""
@@ -87,7 +90,7 @@ def _say_content(row: Mapping[str, Any]) -> str:
     certain = ""
     if row["certain"]:
         certain = f"; {row['certain']:,} of these are certain"
-    form = {"": "", "scaled": ", but for their scale", "in part": ", some of their columns"}.get(row["how"], "")
+    form = _FORMS.get(row["how"], "")
     clients = count_words(row["clients"], "client")
     found = f"{row['found']:,} of {row['items']:,} {row['kind']}"
     return f"{row['name']} holds {found} of {clients}{form}{certain}."

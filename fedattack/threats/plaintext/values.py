@@ -1,6 +1,5 @@
 """Read the numbers, lists and texts that replies hold in plaintext, and put numbers of one family together."""
 
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -10,9 +9,7 @@ from numpy.typing import NDArray
 
 from fedattack.base.structured import is_finite_number
 from fedattack.record import Record
-
-LEAST = 3
-"""Numbers that make a family: fewer are no vector."""
+from fedattack.threats.plaintext.spread import LEAST, group_names
 
 MOST = 2**20
 """Numbers of the longest vector that is read."""
@@ -22,9 +19,6 @@ _USUAL = 1e-6, 1e6
 
 # Numbers that are standardised at once.
 _AT_ONCE = 2**22
-
-# Rows of more digits are no running numbers.
-_NUMBER = re.compile(r"\d{1,9}")
 
 Vector = NDArray[np.float64]
 
@@ -51,23 +45,8 @@ def plain_replies(record: Record) -> Iterator[Plain]:
 
 
 def families_of(values: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
-    """Put names together that differ in running numbers alone, such as ``px0`` … ``px63``.
-
-    Returns
-    -------
-    dict
-        By the names with ``#`` for their numbers, at least :data:`LEAST` names of numbers, in the order of these.
-    """
-    by_stem: dict[str, list[tuple[tuple[int, ...], str]]] = {}
-    for name, value in values.items():
-        running = _NUMBER.findall(name)
-        if running and is_finite_number(value):
-            by_stem.setdefault(_NUMBER.sub("#", name), []).append((tuple(map(int, running)), name))
-    families = {}
-    for stem, members in by_stem.items():
-        if len(members) >= LEAST:
-            families[stem] = tuple(name for _, name in sorted(members))
-    return families
+    """Put the names of numbers together that differ in running numbers alone; see :func:`group_names`."""
+    return group_names(name for name, value in values.items() if is_finite_number(value))
 
 
 def vectors_of(values: Mapping[str, Any]) -> dict[str, Vector]:
