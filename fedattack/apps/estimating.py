@@ -1,21 +1,22 @@
 """Give losses by an estimator of scikit-learn, of which clients send fitted attributes.
 
 The app's own handler fits the estimator on the target records in the place of the client's examples. The arrays that a
-client sent then take the place of the attributes that they are. Nothing that the client fitted is left in it.
+client sent then take the place of the attributes that they are. Nothing that the client fitted is left in it. See
+:mod:`fedattack.apps.fitted`.
 """
 
 import inspect
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.base import BaseEstimator, ClusterMixin, is_classifier, is_regressor
-from sklearn.metrics import pairwise_distances
+from sklearn.base import BaseEstimator
+from sklearn.pipeline import Pipeline
 
+from fedattack.apps.fitted import Content, find_content, gives_losses, losses_of, name_of
 from fedattack.apps.player import Along, Handler, UpdatesPlayer
 from fedattack.base.errors import DataError, short
 from fedattack.learning.importing import one_line
@@ -24,49 +25,35 @@ from fedattack.witness.hooks import Hooks
 from fedattack.witness.sklearn_source import FITS, WHOLE_FITS, list_estimators, replace_method
 from fedattack.witness.tape import read_tape
 
-# Probabilities below are taken for this one: the logarithm of 0 is no loss.
-_LEAST = 1e-12
-
-
-@dataclass(frozen=True)
-class _Attribute:
-    """A fitted attribute: an array, or the array ``index`` of a list, as networks have one for each layer."""
-
-    name: str
-    index: int | None = None
-
-    def __str__(self) -> str:
-        return self.name if self.index is None else f"{self.name}[{self.index}]"
-
-    def read(self, estimator: Any) -> NDArray[Any]:
-        value = vars(estimator)[self.name]
-        return np.asarray(value if self.index is None else value[self.index])
-
-    def put(self, estimator: Any, array: NDArray[Any]) -> None:
-        if self.index is None:
-            # An intercept may be one number.
-            setattr(estimator, self.name, array if array.ndim else array[()])
-        else:
-            vars(estimator)[self.name][self.index] = array
-
 
 @dataclass
 class _Fits:
-    """The estimators that give losses and that a call of the app fitted, on ``x`` and ``y`` in place of its own."""
+    """The estimators that give losses and that a call of the app fitted, on ``x`` and ``y`` in place of its own.
+
+    Of a pipeline it is the last step, as witnesses see it: examples are what this step takes.
+    """
 
     x: NDArray[Any]
     y: NDArray[Any]
     estimators: list[Any] = field(default_factory=list)
     is_inner: bool = False
+    has_pipeline: bool = False
+    _last: Any = None
 
     def watch(self, name: str, original: Callable[..., Any]) -> Callable[..., Any]:
         def method(estimator: Any, *args: Any, **kwargs: Any) -> Any:
+            if isinstance(estimator, Pipeline) and not self.is_inner:
+                return self._fit_steps(original, estimator, *args, **kwargs)
+            is_step = self._last is not None and estimator is not self._last
             # What an estimator fits itself is a part of it.
-            if self.is_inner or not gives_losses(estimator):
+            if self.is_inner or is_step or not gives_losses(estimator):
+                return original(estimator, *args, **kwargs)
+            call = inspect.signature(original).bind(estimator, *args, **kwargs)
+            # What makes examples for another one takes others.
+            if np.shape(call.arguments.get("X"))[1:] != self.x.shape[1:]:
                 return original(estimator, *args, **kwargs)
             if not any(estimator is known for known in self.estimators):
                 self.estimators.append(estimator)
-            call = inspect.signature(original).bind(estimator, *args, **kwargs)
             for argument, values in (("X", self.x), ("y", self.y), ("sample_weight", np.ones(len(self.x)))):
                 if call.arguments.get(argument) is not None:
                     call.arguments[argument] = values
@@ -78,64 +65,17 @@ class _Fits:
 
         return method
 
+    def _fit_steps(self, original: Callable[..., Any], pipeline: Pipeline, *args: Any, **kwargs: Any) -> Any:
+        """Fit a pipeline, whose steps before the last one take the client's own examples."""
+        before, self._last, self.has_pipeline = self._last, pipeline.steps[-1][1], True
+        try:
+            return original(pipeline, *args, **kwargs)
+        finally:
+            self._last = before
+
 
 class _FitMet(BaseException):
     """Ends a handler at its first fit; an app that catches exceptions does not catch it."""
-
-
-def gives_losses(estimator: Any) -> bool:
-    """Say whether an estimator has one of the methods that :func:`losses_of` takes a loss from."""
-    kinds = is_classifier(estimator) or is_regressor(estimator)
-    # Clusterers have their centres only once they are fitted.
-    return bool(kinds or hasattr(estimator, "score_samples") or isinstance(estimator, ClusterMixin))
-
-
-def losses_of(estimator: Any, x: NDArray[Any], y: NDArray[Any]) -> NDArray[np.float64]:
-    """Return the loss (n,) of each example under a fitted estimator.
-
-    Raises
-    ------
-    DataError
-        If it gives none, or some that are not finite.
-    """
-    name = type(estimator).__name__
-    if is_classifier(estimator):
-        losses = _losses_of_classes(estimator, x, y)
-    elif is_regressor(estimator):
-        losses = (np.reshape(estimator.predict(x), len(y)) - y) ** 2
-    elif hasattr(estimator, "score_samples"):
-        losses = -estimator.score_samples(x)
-    elif hasattr(estimator, "cluster_centers_"):
-        losses = pairwise_distances(x, estimator.cluster_centers_).min(axis=1)
-    else:
-        raise DataError(f"{name} gives no loss of an example")
-    if wrong := int((~np.isfinite(losses)).sum()):
-        raise DataError(f"{name} gives {wrong} of {len(losses)} losses that are not finite")
-    return np.asarray(losses, np.float64)
-
-
-def _losses_of_classes(estimator: Any, x: NDArray[Any], y: NDArray[Any]) -> NDArray[np.float64]:
-    """Return −log p of each label, or log(1 + exp(−margin)), where there are no probabilities."""
-    columns = np.searchsorted(estimator.classes_, y).clip(max=len(estimator.classes_) - 1)
-    if not np.array_equal(estimator.classes_[columns], y):
-        raise DataError(f"{type(estimator).__name__} was not fitted to all labels of the target records")
-    rows = np.arange(len(y))
-    if hasattr(estimator, "predict_proba"):
-        probabilities = np.asarray(estimator.predict_proba(x), np.float64)
-        losses: NDArray[np.float64] = -np.log(probabilities[rows, columns].clip(min=_LEAST))
-        return losses
-    if not hasattr(estimator, "decision_function"):
-        raise DataError(f"{type(estimator).__name__} gives classes alone, and no probability or margin of them")
-    scores = np.asarray(estimator.decision_function(x), np.float64)
-    if scores.ndim == 1:
-        margins = np.where(columns == 1, scores, -scores)
-    elif scores.shape[1] == len(estimator.classes_):
-        others = scores.copy()
-        others[rows, columns] = -np.inf
-        margins = scores[rows, columns] - others.max(axis=1)
-    else:
-        raise DataError(f"{type(estimator).__name__} decides between pairs of classes: there is no margin of one class")
-    return np.asarray(np.logaddexp(0, -margins))
 
 
 @contextmanager
@@ -196,26 +136,28 @@ class EstimatorPlayer(UpdatesPlayer):
     def __init__(self, handler: Handler, weights: Arrays, x: NDArray[Any], y: NDArray[Any]) -> None:
         super().__init__(_as_reals(x), y)
         self._handler = handler
-        everything = np.arange(len(y))
+        self._has_pipeline = False
+        chosen = np.arange(len(y)), _choose_others(y)
         # Two fits on different examples, of the same classes: what agrees in both agrees not by chance.
-        fits = [self._fit(weights, rows) for rows in (everything, _choose_others(y))]
+        fits = [self._fit(weights, rows) for rows in chosen]
         (reply, estimators), (other_reply, others) = fits
         if len(estimators) != len(others):
             raise DataError("the app fits another number of estimators when it is called again")
-        found: list[tuple[Any, Any, dict[str, _Attribute]]] = []
+        found: list[tuple[Any, Any, Content]] = []
         for estimator, other in zip(estimators, others, strict=True):
-            if matched := _match(((reply, estimator), (other_reply, other))):
-                found.append((estimator, other, matched))
-        names = ", ".join(dict.fromkeys(type(one).__name__ for one in estimators))
+            cases = ((reply, estimator), (other_reply, other))
+            if content := find_content(cases, [self._x[rows, ...] for rows in chosen], [y[rows] for rows in chosen]):
+                found.append((estimator, other, content))
+        names = ", ".join(dict.fromkeys(map(name_of, estimators)))
         if not found:
             raise DataError(f"no array of a reply is a fitted attribute of {short(names, 80)} as it is")
         if len(found) > 1:
             raise DataError(
                 f"a reply holds attributes of several estimators ({short(names, 80)}): which one is not known"
             )
-        self._estimator, other, self._places = found[0]
-        self._name = type(self._estimator).__name__
-        self._left = [name for name in reply if name not in self._places]
+        self._estimator, other, self._content = found[0]
+        self._name = name_of(self._estimator)
+        self._left = [name for name in reply if name not in self._content.names]
         self._check_follows(reply, other)
 
     def _fit(self, weights: Arrays, rows: NDArray[np.int64], seed: int = 0) -> tuple[Arrays, list[Any]]:
@@ -231,6 +173,7 @@ class EstimatorPlayer(UpdatesPlayer):
             raise
         except Exception as cause:
             raise DataError(f"the app does not train on the target records: {one_line(cause)}") from None
+        self._has_pipeline |= fits.has_pipeline
         if not fits.estimators:
             raise DataError("the app fits no estimator of scikit-learn when it is called again")
         return arrays, fits.estimators
@@ -253,19 +196,12 @@ class EstimatorPlayer(UpdatesPlayer):
             raise DataError(f"{self._name} gives no losses by what clients send of it: {one_line(cause)}") from None
 
     def _put(self, estimator: Any, arrays: Arrays) -> Any:
-        """Return a copy of an estimator with other arrays in the place of its attributes."""
-        copy = deepcopy(estimator)
-        for name, attribute in self._places.items():
-            if name not in arrays:
-                raise DataError(f"{short(name, 60)}, which is the {attribute} of {self._name}, is not there")
-            known, array = attribute.read(copy), np.asarray(arrays[name])
-            if array.size != known.size:
-                raise DataError(
-                    f"{short(name, 60)} has shape {array.shape}, and the {attribute} of {self._name}, fitted to the "
-                    f"target records, {known.shape}"
-                )
-            attribute.put(copy, array.reshape(known.shape).astype(known.dtype))
-        return copy
+        try:
+            return self._content.put(estimator, arrays)
+        except DataError:
+            raise
+        except Exception as cause:
+            raise DataError(f"{self._name} does not take what clients send of it: {one_line(cause)}") from None
 
     def take(self, weights: Arrays) -> None:
         """Put other weights in."""
@@ -287,8 +223,9 @@ class EstimatorPlayer(UpdatesPlayer):
 
     def list_assumptions(self) -> Iterator[str]:
         """Say what stands for what, and what of the estimator no client sends."""
-        sent = ", ".join(f"{name} as its {attribute}" for name, attribute in self._places.items())
-        yield f"losses are those of the app's own {self._name}, with what a client sends in it: {short(sent, 200)}"
+        yield self._content.describe(self._name)
+        if self._has_pipeline:
+            yield f"examples are what {self._name} takes as the last step of a pipeline, after the steps before it"
         if self._left:
             yield f"{short(', '.join(self._left), 80)}, which clients send, too, is no attribute of {self._name}"
         if not self._is_whole:
@@ -307,55 +244,3 @@ def _choose_others(y: NDArray[Any]) -> NDArray[np.int64]:
 
 def _as_reals(x: NDArray[Any]) -> NDArray[Any]:
     return x.astype(np.float64) if x.dtype.kind == "f" else x
-
-
-def _list_attributes(estimator: Any) -> Iterator[_Attribute]:
-    """Yield the public fitted attributes that are numbers, arrays of them, or lists of such arrays."""
-    for name, value in vars(estimator).items():
-        if not name.endswith("_") or name.startswith("_"):
-            continue
-        if isinstance(value, np.ndarray | np.floating) and value.dtype.kind in "fiu":
-            yield _Attribute(name)
-        elif isinstance(value, list) and all(isinstance(each, np.ndarray) for each in value):
-            for index in range(len(value)):
-                yield _Attribute(name, index)
-
-
-def _match(cases: Sequence[tuple[Arrays, Any]]) -> dict[str, _Attribute]:
-    """Return by their names which attribute of an estimator arrays of its replies are, in all of the cases.
-
-    Raises
-    ------
-    DataError
-        If an array is several attributes, or an attribute several arrays.
-    """
-    matched: dict[str, _Attribute] = {}
-    first = cases[0][1]
-    for name in cases[0][0]:
-        equal = [
-            attribute
-            for attribute in _list_attributes(first)
-            if all(name in reply and _is_attribute(reply[name], attribute, fitted) for reply, fitted in cases)
-        ]
-        if len(equal) > 1:
-            raise DataError(
-                f"{short(name, 60)} equals {' and '.join(map(str, equal))} of {type(first).__name__}: which one "
-                "clients send is not known"
-            )
-        if equal and equal[0] in matched.values():
-            raise DataError(f"a reply holds the {equal[0]} of {type(first).__name__} more than once")
-        if equal:
-            matched[name] = equal[0]
-    return matched
-
-
-def _is_attribute(sent: NDArray[Any], attribute: _Attribute, estimator: Any) -> bool:
-    """Say whether an array is an attribute, bit for bit in its own type, in that shape or another."""
-    try:
-        known = attribute.read(estimator)
-    except (KeyError, IndexError):
-        return False
-    if sent.size != known.size or not sent.size:
-        return False
-    # Who has no example of a class sends 0 for its mean, which is not a number.
-    return bool(np.array_equal(np.nan_to_num(sent).ravel(), np.nan_to_num(known).ravel().astype(sent.dtype)))
