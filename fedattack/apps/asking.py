@@ -19,18 +19,21 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 from flwr.common.config import flatten_dict
 from numpy.typing import NDArray
 
-from fedattack.apps.answering import PROGRESS
+from fedattack.apps.answering import PROGRESS, TOUCHED
 from fedattack.apps.app import App
 from fedattack.apps.functions import NO_FUNCTIONS, OwnFunctions, list_partitions, put_examples
 from fedattack.apps.outside import read_app
 from fedattack.apps.place import copy_files
 from fedattack.attacks.answers import Answers, ShadowLosses, check_answers, check_shadow_losses
 from fedattack.attacks.knowledge import Sends, Targets
+from fedattack.attacks.roles import ArrayRole, FoundRoles
 from fedattack.base.errors import DataError, FedAttackError, RunError, short
 from fedattack.base.files import write_npz
+from fedattack.base.stored import check_arrays
 from fedattack.base.untrusted import read_npz
 from fedattack.record import Record
 from fedattack.record.folder import Part
@@ -40,6 +43,7 @@ from fedattack.runs.watch import Watch
 from fedattack.witness import SERVER, Witness, read_witnesses
 
 _WHERE = "the app's answers"
+_HINT = "expected what fedattack.apps.answering writes"
 
 
 @dataclass(frozen=True)
@@ -53,6 +57,26 @@ class Inquiry:
     witnesses: Sequence[Witness]
     targets: Targets
     sends: Sends | None = None
+
+
+class Learned(NamedTuple):
+    """What an app that was asked said.
+
+    Attributes
+    ----------
+    answers, notes
+        The losses of the targets, and what a reader must know of them.
+    roles
+        What arrays are to the examples; none where its step gives no gradients.
+    touched
+        The rows of tables that have a gradient from clients' examples, as
+        :attr:`fedattack.attacks.held_examples.HeldByClients.touched`; ``None`` where nothing says so.
+    """
+
+    answers: Answers
+    notes: list[str]
+    roles: tuple[ArrayRole, ...]
+    touched: Mapping[str, NDArray[Any]] | None
 
 
 class Share(NamedTuple):
@@ -101,6 +125,17 @@ class Asker:
         """
         arrays = self._ask(inquiry, f"ask the app about {inquiry.part.label}")
         return check_answers(arrays, inquiry.targets, _WHERE), arrays["notes"].tolist()
+
+    def learn(self, inquiry: Inquiry, held: Mapping[str, Targets]) -> Learned:
+        """Return losses, and what each array is to the examples; ``held`` are all examples of clients, by name.
+
+        Raises as :meth:`losses` does.
+        """
+        arrays = self._ask(inquiry, f"ask the app about {inquiry.part.label}", held=held)
+        answers = check_answers(arrays, inquiry.targets, _WHERE)
+        roles = check_arrays(FoundRoles, {}, _WHERE, DataError, _HINT, entry=json.loads(str(arrays["roles"])))
+        touched = {name.removeprefix(TOUCHED): array for name, array in arrays.items() if name.startswith(TOUCHED)}
+        return Learned(answers, arrays["notes"].tolist(), roles.roles, touched or None)
 
     def plant(
         self,
@@ -166,6 +201,7 @@ class Asker:
         step: str,
         *,
         auxiliary: Targets | None = None,
+        held: Mapping[str, Targets] | None = None,
         owned: Mapping[str, Sequence[int]] | None = None,
         passes: Sequence[int] = (),
         together: Sequence[int] = (),
@@ -187,6 +223,7 @@ class Asker:
                 "record": str(part.record.resolve()),
                 "targets": _write_examples(folder / "targets.npz", inquiry.targets),
                 "auxiliary": _write_examples(folder / "auxiliary.npz", auxiliary),
+                "held": _write_held(folder / "held.npz", held),
                 "clientapp": flower["components"]["clientapp"],
                 "run_config": {**flatten_dict(flower.get("config", {})), **app.config},
                 "handlers": handlers,
@@ -212,7 +249,7 @@ class Asker:
         file = folder / "request.json"
         file.write_text(json.dumps({**request, "answers": str(answers), "folder": str(copy)}), encoding="utf-8")
         _run(file, answers, place, partial(self._say, step))
-        return read_npz(answers, RunError, "expected what fedattack.apps.answering writes")
+        return read_npz(answers, RunError, _HINT)
 
     def _say(self, step: str, done: int, total: int) -> None:
         if self.watch is not None:
@@ -253,6 +290,21 @@ def _write_examples(file: Path, examples: Targets | None) -> str:
     if examples is None:
         return ""
     write_npz(file, {"x": examples.x, "y": examples.y})
+    return str(file)
+
+
+def _write_held(file: Path, held: Mapping[str, Targets] | None) -> str:
+    """Write the examples of clients one after the other, and how many each has; empty where none are asked about."""
+    if held is None:
+        return ""
+    arrays = {
+        "names": np.array([*held], dtype=np.str_),
+        "lengths": np.array([len(examples) for examples in held.values()], dtype=np.int64),
+    }
+    if held:
+        arrays["x"] = np.concatenate([examples.x for examples in held.values()])
+        arrays["y"] = np.concatenate([examples.y for examples in held.values()])
+    write_npz(file, arrays)
     return str(file)
 
 

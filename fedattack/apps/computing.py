@@ -18,7 +18,9 @@ from fedattack.attacks.answers import Answers
 from fedattack.attacks.frozen import read_frozen
 from fedattack.attacks.matching import as_models
 from fedattack.attacks.registry import find_content
+from fedattack.attacks.roles import ArrayRole
 from fedattack.base.errors import ConfigError, DataError, FedAttackError, NeedsError, short
+from fedattack.base.structured import finite
 from fedattack.learning import losses_of_models, per_record_loss
 from fedattack.learning.importing import trust_given
 from fedattack.record import Record
@@ -44,6 +46,8 @@ class Computing:
     model: ModelKnowledge | None = None
     frozen: Mapping[str, NDArray[Any]] | None = None
     answers: Answers | None = None
+    roles: tuple[ArrayRole, ...] = ()
+    touched: Mapping[str, NDArray[Any]] | None = None
     notes: Sequence[str] = field(default_factory=tuple)
     why_none: str = ""
 
@@ -100,12 +104,17 @@ def find_computing(
     are_predictions = reading.public is not None
     if ask is not None and (why := _why_ask(asked, witnesses, reading, record, check)):
         try:
-            answers, said = ask.losses(Inquiry(part, witnesses, targets, reading.known))
+            learned = ask.learn(Inquiry(part, witnesses, targets, reading.known), _list_whole(holding))
         except FedAttackError as cause:
             unanswered = f"the app itself gives no losses: {cause}"
         else:
             assumed = f"the attacker is assumed to run the clients' own app, which gives the losses: {why}"
-            return Computing(answers=answers, notes=(assumed, *said))
+            return Computing(
+                answers=learned.answers,
+                roles=learned.roles,
+                touched=learned.touched,
+                notes=(assumed, *learned.notes),
+            )
     _refuse_unasked(asked, witnesses, unanswered)
     notes: list[str] = []
     try:
@@ -128,6 +137,17 @@ def find_computing(
     if not are_predictions:
         frozen = _read_frozen(witnesses, notes)
     return Computing(built, frozen, notes=notes)
+
+
+def _list_whole(holding: Holding) -> dict[str, Targets]:
+    """Return the examples of the clients of which all are known, and all of whose values are finite."""
+    found = {}
+    for client in holding.clients.values():
+        trained = client.trained
+        is_whole = len(trained) == trained.total > 0 and holding.fits(trained.x)
+        if is_whole and finite(trained.x).all() and np.isfinite(trained.y).all():
+            found[client.name] = Targets(trained.x, trained.y)
+    return found
 
 
 def _why_ask(

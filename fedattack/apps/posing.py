@@ -20,6 +20,7 @@ from fedattack.attacks import ATTACKS, Knowledge, ModelKnowledge, Targets, write
 from fedattack.attacks.answers import ShadowLosses
 from fedattack.attacks.held_examples import HeldByClients
 from fedattack.attacks.knowledge_files import read_public
+from fedattack.attacks.needs import READS_MODELS
 from fedattack.attacks.registry import THREATS, find_answers, find_content
 from fedattack.audit.numbers import count_words
 from fedattack.audit.truth import HeldRecords, note_node, write_truth
@@ -140,7 +141,7 @@ def pose(
     if holding.kind == "i":
         classes_named = list(map(str, range(classes)))
     unanswered: dict[str, Failure] = {}
-    answers = _find_answers(record, holding, knowledge, unanswered)
+    answers = _find_answers(record, holding, knowledge, computing, unanswered)
     unread = reading.unread
     # The app computed these losses itself, and so knows how to read what clients send.
     if computing.answers is not None and not reading.is_strange:
@@ -244,7 +245,7 @@ def _find_unknown(computing: Computing) -> dict[str, str]:
     """Say, by what attacks need, why nothing computes losses; nothing where something does."""
     if not computing.why_none:
         return {}
-    return dict.fromkeys(("model", "losses"), computing.why_none)
+    return dict.fromkeys(READS_MODELS, computing.why_none)
 
 
 def _find_untrained(record: Record) -> dict[str, str]:
@@ -285,7 +286,7 @@ def _find_unlike(record: Record, knowledge: Knowledge) -> dict[str, str]:
     # No reply with arrays was compared.
     if not why:
         return {}
-    return {name: why for name, attack in ATTACKS.items() if {"model", "losses"} & {*attack.needs.knowledge}}
+    return {name: why for name, attack in ATTACKS.items() if READS_MODELS & {*attack.needs.knowledge}}
 
 
 def _list_forms(arrays: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
@@ -319,6 +320,7 @@ def _know(
 ) -> Knowledge:
     """Put together what the attacker knows, but for what ``--without`` takes."""
     knowledge = Knowledge(model=computing.model, targets=targets, frozen=computing.frozen, answers=computing.answers)
+    knowledge = replace(knowledge, roles=computing.roles)
     if "training" not in asked.without:
         knowledge = replace(knowledge, training=_find_training(holding.witnesses, notes))
     # Three axes: channels, height, width, as images have.
@@ -491,7 +493,11 @@ def _limits(holding: Holding) -> tuple[tuple[float, float], ...]:
 
 
 def _find_answers(
-    record: Record, holding: Holding, knowledge: Knowledge, failed: MutableMapping[str, Failure]
+    record: Record,
+    holding: Holding,
+    knowledge: Knowledge,
+    computing: Computing,
+    failed: MutableMapping[str, Failure],
 ) -> dict[str, Mapping[str, NDArray[Any]]]:
     """Gather what the judges of attacks ask for besides, by the name of the threat, of which `failed` is told, too."""
     seen, whole = {}, []
@@ -509,7 +515,10 @@ def _find_answers(
         labels = np.array([y for _, y in holding.complete.values()], dtype=np.float64)
     holders = [holding.holders.get(key, ()) for key in holding.complete]
     relabelled = dict(_list_relabelled(holding))
-    held = HeldByClients(knowledge, record, find_content(record), seen, whole, examples, holders, labels, relabelled)
+    held = HeldByClients(
+        *(knowledge, record, find_content(record), seen, whole, examples, holders, labels, relabelled),
+        touched=computing.touched,
+    )
     return find_answers(held, failed)
 
 
