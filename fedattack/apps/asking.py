@@ -23,13 +23,20 @@ import numpy as np
 from flwr.common.config import flatten_dict
 from numpy.typing import NDArray
 
-from fedattack.apps.answering import PROGRESS, TOUCHED
+from fedattack.apps.answering import PROGRESS, SHOWN, TOUCHED
 from fedattack.apps.app import App
 from fedattack.apps.functions import NO_FUNCTIONS, OwnFunctions, list_partitions, put_examples
 from fedattack.apps.outside import read_app
 from fedattack.apps.place import copy_files
-from fedattack.attacks.answers import Answers, ShadowLosses, check_answers, check_shadow_losses
-from fedattack.attacks.knowledge import Sends, Targets
+from fedattack.attacks.answers import (
+    Answers,
+    AskedOutputs,
+    ShadowLosses,
+    check_answers,
+    check_outputs,
+    check_shadow_losses,
+)
+from fedattack.attacks.knowledge import Knowledge, Sends, Targets
 from fedattack.attacks.roles import ArrayRole, FoundRoles
 from fedattack.base.errors import DataError, FedAttackError, RunError, short
 from fedattack.base.files import write_npz
@@ -71,12 +78,15 @@ class Learned(NamedTuple):
     touched
         The rows of tables that have a gradient from clients' examples, as
         :attr:`fedattack.attacks.held_examples.HeldByClients.touched`; ``None`` where nothing says so.
+    outputs
+        What enters and leaves the last layer; ``None`` where the gradients show none.
     """
 
     answers: Answers
     notes: list[str]
     roles: tuple[ArrayRole, ...]
     touched: Mapping[str, NDArray[Any]] | None
+    outputs: AskedOutputs | None
 
 
 class Share(NamedTuple):
@@ -126,16 +136,26 @@ class Asker:
         arrays = self._ask(inquiry, f"ask the app about {inquiry.part.label}")
         return check_answers(arrays, inquiry.targets, _WHERE), arrays["notes"].tolist()
 
-    def learn(self, inquiry: Inquiry, held: Mapping[str, Targets]) -> Learned:
-        """Return losses, and what each array is to the examples; ``held`` are all examples of clients, by name.
+    def learn(self, inquiry: Inquiry, held: Mapping[str, Targets], besides: Knowledge) -> Learned:
+        """Return losses, and what the gradients of single examples show; raises as :meth:`losses` does.
 
-        Raises as :meth:`losses` does.
+        Parameters
+        ----------
+        held
+            All examples of clients, by name.
+        besides
+            What the attacker knows already: examples of its own, and how clients train.
         """
-        arrays = self._ask(inquiry, f"ask the app about {inquiry.part.label}", held=held)
+        step = f"ask the app about {inquiry.part.label}"
+        arrays = self._ask(inquiry, step, held=held, besides=besides)
         answers = check_answers(arrays, inquiry.targets, _WHERE)
         roles = check_arrays(FoundRoles, {}, _WHERE, DataError, _HINT, entry=json.loads(str(arrays["roles"])))
         touched = {name.removeprefix(TOUCHED): array for name, array in arrays.items() if name.startswith(TOUCHED)}
-        return Learned(answers, arrays["notes"].tolist(), roles.roles, touched or None)
+        outputs = None
+        shown = {name.removeprefix(SHOWN): array for name, array in arrays.items() if name.startswith(SHOWN)}
+        if shown:
+            outputs = check_outputs(shown, _WHERE, besides.auxiliary)
+        return Learned(answers, arrays["notes"].tolist(), roles.roles, touched or None, outputs)
 
     def plant(
         self,
@@ -202,6 +222,7 @@ class Asker:
         *,
         auxiliary: Targets | None = None,
         held: Mapping[str, Targets] | None = None,
+        besides: Knowledge | None = None,
         owned: Mapping[str, Sequence[int]] | None = None,
         passes: Sequence[int] = (),
         together: Sequence[int] = (),
@@ -224,6 +245,8 @@ class Asker:
                 "targets": _write_examples(folder / "targets.npz", inquiry.targets),
                 "auxiliary": _write_examples(folder / "auxiliary.npz", auxiliary),
                 "held": _write_held(folder / "held.npz", held),
+                "own": _write_examples(folder / "own.npz", besides and besides.auxiliary),
+                "training": besides and besides.training and vars(besides.training),
                 "clientapp": flower["components"]["clientapp"],
                 "run_config": {**flatten_dict(flower.get("config", {})), **app.config},
                 "handlers": handlers,

@@ -14,7 +14,7 @@ from fedattack.apps.holding import Holding, find_unasked
 from fedattack.apps.questions import Questions
 from fedattack.apps.reading import Reading
 from fedattack.attacks import Knowledge, ModelKnowledge, Targets
-from fedattack.attacks.answers import Answers
+from fedattack.attacks.answers import Answers, AskedOutputs
 from fedattack.attacks.frozen import read_frozen
 from fedattack.attacks.matching import as_models
 from fedattack.attacks.registry import find_content
@@ -27,6 +27,9 @@ from fedattack.record import Record
 from fedattack.record.folder import Part
 from fedattack.witness import SERVER, Witness, WitnessedModel
 from fedattack.witness.seen import ONLY_APP
+
+NOTHING_KNOWN = Knowledge()
+"""What an attacker knows that was told nothing."""
 
 _LINEAR = "torch.nn:Linear"
 _UNSEEN = WitnessedModel(None, {}, (), 0, None, "none was seen")
@@ -48,8 +51,14 @@ class Computing:
     answers: Answers | None = None
     roles: tuple[ArrayRole, ...] = ()
     touched: Mapping[str, NDArray[Any]] | None = None
+    outputs: AskedOutputs | None = None
     notes: Sequence[str] = field(default_factory=tuple)
     why_none: str = ""
+
+    def known(self) -> dict[str, Any]:
+        """Return what the attacker knows by it, by the names of :class:`fedattack.attacks.Knowledge`."""
+        of_app = {"answers": self.answers, "roles": self.roles, "outputs": self.outputs}
+        return {"model": self.model, "frozen": self.frozen, **of_app}
 
     def tells(self, targets: Targets, incomplete: NDArray[np.bool_]) -> bool:
         """Say whether targets with values that are not finite, (n,), have finite losses, where losses are asked at all.
@@ -84,9 +93,12 @@ def find_computing(
     asked: Questions,
     *,
     ask: Asker | None,
+    besides: Knowledge = NOTHING_KNOWN,
     check: Callable[[ModelKnowledge], None] | None = None,
 ) -> Computing:
     """Ask the app where no model can be built of what was witnessed; else build the model.
+
+    ``besides`` is what the attacker knows already: examples of its own, and how clients train.
 
     Raises
     ------
@@ -104,7 +116,8 @@ def find_computing(
     are_predictions = reading.public is not None
     if ask is not None and (why := _why_ask(asked, witnesses, reading, record, check)):
         try:
-            learned = ask.learn(Inquiry(part, witnesses, targets, reading.known), _list_whole(holding))
+            inquiry = Inquiry(part, witnesses, targets, reading.known)
+            learned = ask.learn(inquiry, _list_whole(holding), besides)
         except FedAttackError as cause:
             unanswered = f"the app itself gives no losses: {cause}"
         else:
@@ -113,6 +126,7 @@ def find_computing(
                 answers=learned.answers,
                 roles=learned.roles,
                 touched=learned.touched,
+                outputs=learned.outputs,
                 notes=(assumed, *learned.notes),
             )
     _refuse_unasked(asked, witnesses, unanswered)

@@ -435,18 +435,26 @@ class Player:
             start = rows.stop
         return products, norms, lengths
 
-    def gradients(self, x: NDArray[Any], y: NDArray[Any]) -> Iterator[Mapping[str, NDArray[np.float32]]]:
+    def gradients(
+        self, x: NDArray[Any], y: NDArray[Any], names: Collection[str] | None = None
+    ) -> Iterator[Mapping[str, NDArray[np.float32]]]:
         """Yield the gradients of examples' losses, some examples at a time, by the weights' names: (m, *shape).
 
-        They are those under the weights that were taken last, of what the app trains.
+        They are those under the weights that were taken last, of what the app trains; or of some ``names`` of that.
         """
         learned = self._find_learned()
+        if names is not None:
+            learned = {name: parameter for name, parameter in learned.items() if name in names}
         shapes = [np.shape(self._weights[name]) for name in learned]
         for gradients in self.tape.gradients_of(leaves_for(self.tape, x, y), [*learned.values()]):
             found = {}
             for name, shape, gradient in zip(learned, shapes, gradients, strict=True):
                 found[name] = gradient.reshape(-1, *shape).numpy()
             yield found
+
+    def losses_of(self, x: NDArray[Any], y: NDArray[Any]) -> NDArray[np.float64]:
+        """Return the losses (n,) of examples under the weights that were taken last."""
+        return self.tape.losses_of(leaves_for(self.tape, x, y))
 
     def batch_gradients(
         self, x: NDArray[Any], y: NDArray[Any], names: Collection[str]

@@ -105,7 +105,11 @@ def pose(
     # Groups are asked of auxiliary examples whose client is known.
     chosen = choose_targets(holding, most=most, seed=_SEED, of_clients=bool(asked.groups))
     targets, evaluation = _examples(holding, chosen.targets), _examples(holding, chosen.evaluation)
-    computing = _find_computing(record, part, holding, reading, targets, asked, ask=ask, check=check)
+    said_of_training: list[str] = []
+    besides = _know_besides(holding, chosen, asked, said_of_training)
+    computing = _find_computing(
+        record, part, holding, reading, targets, asked, ask=ask, besides=besides, check=check
+    )
     if holding.incomplete:
         is_incomplete = np.array([key in holding.incomplete for key in chosen.targets])
         # Once more, now without the incomplete ones: targets and evaluation are drawn anew.
@@ -121,8 +125,9 @@ def pose(
             "examples that hold a value that is not finite are asked about by their losses; attacks that compare or "
             "rebuild numbers are judged without them"
         )
+    notes += said_of_training
     classes = _count_outputs(holding, computing.model)
-    knowledge = replace(_know(holding, chosen, targets, computing, asked, notes), sends=reading.known)
+    knowledge = replace(besides, targets=targets, sends=reading.known, **computing.known())
     if reading.public is not None:
         knowledge = replace(knowledge, public=read_public(reading.public), training=None)
         notes.append(_describe_public(reading))
@@ -315,12 +320,9 @@ def _count_outputs(holding: Holding, model: ModelKnowledge | None) -> int:
     return classes
 
 
-def _know(
-    holding: Holding, chosen: ExampleChoice, targets: Targets, computing: Computing, asked: Questions, notes: list[str]
-) -> Knowledge:
-    """Put together what the attacker knows, but for what ``--without`` takes."""
-    knowledge = Knowledge(model=computing.model, targets=targets, frozen=computing.frozen, answers=computing.answers)
-    knowledge = replace(knowledge, roles=computing.roles)
+def _know_besides(holding: Holding, chosen: ExampleChoice, asked: Questions, notes: list[str]) -> Knowledge:
+    """Put together what the attacker knows besides models and targets, but for what ``--without`` takes."""
+    knowledge = Knowledge()
     if "training" not in asked.without:
         knowledge = replace(knowledge, training=_find_training(holding.witnesses, notes))
     # Three axes: channels, height, width, as images have.

@@ -5,21 +5,39 @@ This runs in the process of :mod:`fedattack.apps.answering`, beside a copy of th
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedattack.apps.player import Player
+from fedattack.attacks.answers import AskedOutputs
+from fedattack.attacks.knowledge import Targets
+from fedattack.attacks.last_layer import (
+    LastLayer,
+    are_labels,
+    choose_examples,
+    draw_inputs,
+    find_outputs,
+    interpolate,
+    list_shares,
+)
+from fedattack.attacks.replies import spread_replies
 from fedattack.attacks.roles import OTHER, ArrayRole, Probe, find_roles
 from fedattack.attacks.tables import TokenTable
 from fedattack.base.errors import DataError
-from fedattack.base.structured import finite
+from fedattack.base.structured import fields, finite
+from fedattack.learning import LocalSGD
+from fedattack.record import Record
 from fedattack.record.format import Arrays
 
 EXAMPLES = 12
 """Examples of which gradients are asked for."""
+
+MOST_REPLIES = 10
+"""Replies of each client of which models are asked about, as many as labels are counted in by default."""
 
 # Numbers of all gradients that are kept; of larger arrays only which rows move.
 _MOST_NUMBERS = 2**26
@@ -107,6 +125,116 @@ def ask_touched(
         "owners": np.array(owners, dtype=np.str_),
         "whole": np.array(whole, dtype=np.str_),
     }
+
+
+def ask_outputs(
+    player: Player,
+    last: LastLayer,
+    record: Record,
+    own: Targets | None,
+    training: LocalSGD | None,
+    shape: Sequence[int],
+) -> AskedOutputs | None:
+    """Return what enters and leaves the last layer of examples, at models from what clients were sent to their replies.
+
+    Models that were sent come first. After some seconds no further model is asked about.
+
+    Parameters
+    ----------
+    own
+        Examples of the attacker's own; where it has none, inputs of a ``shape`` are drawn.
+    training
+        How clients train; ``None`` where nobody knows.
+
+    Returns
+    -------
+    AskedOutputs or None
+        ``None`` where no inputs can be drawn, or no model gives gradients of the layer that are finite.
+    """
+    x, y, rows = _choose_inputs(last, own, shape)
+    models = _list_models(record, last, training)
+    if not len(y) or not models:
+        return None
+    names = [name for name in (last.weight, last.bias) if name is not None]
+    kept: list[tuple[int, str, float]] = []
+    softmax: list[NDArray[np.float32]] = []
+    inputs: list[NDArray[np.float32]] = []
+    until = time.monotonic() + _SECONDS
+    # As many examples as are kept of all models.
+    most = max(1, _MOST_NUMBERS // 4 // (len(models) * (last.classes + last.inputs)))
+    if most < len(y):
+        x, y, rows = x[:most, ...], y[:most], rows[:most]
+    for key, weights in models:
+        if kept and time.monotonic() > until:
+            break
+        player.take(weights())
+        losses = player.losses_of(x, y)
+        found = []
+        start = 0
+        for gradients in player.gradients(x, y, names):
+            part = slice(start, start + len(gradients[last.weight]))
+            found.append(find_outputs(last, gradients, y[part], losses[part]))
+            start = part.stop
+        kept.append(key)
+        softmax.append(np.concatenate([part.softmax for part in found]).astype(np.float32))
+        inputs.append(np.concatenate([part.inputs for part in found]).astype(np.float32))
+    is_finite = [
+        np.isfinite(one).all() and np.isfinite(other).all() for one, other in zip(softmax, inputs, strict=True)
+    ]
+    chosen = np.flatnonzero(is_finite)
+    if not len(chosen):
+        return None
+    seqs, nodes, shares = zip(*(kept[index] for index in chosen), strict=True)
+    return AskedOutputs(
+        seqs=np.array(seqs, dtype=np.int64),
+        nodes=np.array(nodes, dtype=np.str_),
+        shares=np.array(shares, dtype=np.float64),
+        rows=rows,
+        softmax=np.stack([softmax[index] for index in chosen]),
+        inputs=np.stack([inputs[index] for index in chosen]),
+    )
+
+
+def _choose_inputs(
+    last: LastLayer, own: Targets | None, shape: Sequence[int]
+) -> tuple[NDArray[Any], NDArray[np.int64], NDArray[np.int64]]:
+    """Choose examples with their labels, and which of the attacker's own they are; −1 for drawn inputs."""
+    if own is not None and are_labels(own.y, last.classes):
+        rows = choose_examples(len(own), _SEED)
+        return own.x[rows, ...], own.y[rows], rows
+    if own is not None and fields(own.x):
+        return own.x[:0], own.y[:0], np.zeros(0, np.int64)
+    x = draw_inputs(tuple(shape), _SEED)
+    # Whatever the label is, it is taken out of the gradient again.
+    return x, np.zeros(len(x), np.int64), np.full(len(x), -1)
+
+
+def _list_models(
+    record: Record, last: LastLayer, training: LocalSGD | None
+) -> list[tuple[tuple[int, str, float], Callable[[], Arrays]]]:
+    """List the models that are asked about, those that clients were sent first; and how each is made."""
+    chosen = spread_replies(record, MOST_REPLIES)
+    found: dict[tuple[int, str, float], Callable[[], Arrays]] = {}
+    for round_ in record:
+        for reply in round_.observations:
+            if reply.node not in chosen.get(round_.seq, set()) or reply.received is None or reply.arrays is None:
+                continue
+            start, end = dict(reply.received), dict(reply.arrays)
+            if not (last.fits(start) and last.fits(end)) or not reply.count:
+                continue
+            known = training
+            if round_.protocol == "fedsgd":
+                known = None
+            for share in list_shares(known, int(reply.count)):
+                node = reply.node
+                if not share and not reply.singled_out:
+                    node = ""
+                found.setdefault((round_.seq, node, share), partial(_lie_between, start, end, share))
+    return sorted(found.items(), key=lambda item: item[0][2] > 0)
+
+
+def _lie_between(start: Arrays, end: Arrays, share: float) -> Arrays:
+    return interpolate(start, end, share) if share else start
 
 
 def _choose_rows(x: NDArray[Any], y: NDArray[Any]) -> NDArray[np.int64]:

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, StringConstraints
 
-from fedattack.attacks.answers import Answers, ShadowLosses
+from fedattack.attacks.answers import Answers, AskedOutputs, ShadowLosses
 from fedattack.attacks.roles import ArrayRole
 from fedattack.base.errors import short
 from fedattack.base.stored import ANY_KIND, APART, OPTIONAL, AsJson, Axes, Finite, OptionalKey, keys_of
@@ -331,6 +331,9 @@ class Knowledge:
         How replies are read, where they are not plainly the local models.
     roles
         What arrays are to the examples, as the gradients of a few showed it that the clients' own app gave.
+    outputs
+        What enters and leaves the last layer of clients' models of the auxiliary examples, as that app's gradients
+        showed it.
     record
         The id of the record that the server wrote; empty where nobody says of which record this is knowledge.
     """
@@ -354,6 +357,7 @@ class Knowledge:
     shadow_losses: Annotated[ShadowLosses | None, APART] = None
     sends: Annotated[Sends | None, OPTIONAL] = None
     roles: Annotated[tuple[ArrayRole, ...], Field(max_length=10_000), OPTIONAL] = ()
+    outputs: Annotated[AskedOutputs | None, APART] = None
     record: Annotated[str, AsJson(RecordId), OPTIONAL] = ""
 
     def asked(self) -> str:

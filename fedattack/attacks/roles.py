@@ -45,6 +45,9 @@ FEWEST = 10
 BY_ROW = "the row that moves is the label of the example"
 """The evidence of a head that tells the label by the row that moves, and not by a sign."""
 
+BY_SOFTMAX = "of each example the gradient is below zero at the label alone, and adds up to 0 as that of a softmax"
+"""The evidence of a head whose loss is the cross-entropy of a softmax."""
+
 FEWEST_EXAMPLES = 3
 """Examples of which gradients are needed: of fewer, nothing shows what depends on the example."""
 
@@ -108,6 +111,8 @@ class ArrayRole:
         Whether a neuron of the layer is a column of the array.
     is_tied
         Whether an output layer shares a table.
+    is_softmax
+        Whether the gradients of a head's outputs add up to 0, as those of a softmax's cross-entropy do.
     is_relu
         Whether a neuron below zero passes nothing on.
     scale, shift
@@ -124,6 +129,7 @@ class ArrayRole:
     bias: Name = ""
     is_transposed: bool = False
     is_tied: bool = False
+    is_softmax: bool = False
     is_relu: bool = False
     scale: Annotated[tuple[float, ...], Field(min_length=1)] = (1.0,)
     shift: Annotated[tuple[float, ...], Field(min_length=1)] = (0.0,)
@@ -190,6 +196,14 @@ def find_roles(probes: Sequence[Probe], x: NDArray[Any], y: NDArray[Any]) -> tup
         else:
             roles += _agree([of_probe[name] for of_probe in found])
     return tuple(roles)
+
+
+def find_head(roles: Sequence[ArrayRole]) -> ArrayRole | None:
+    """Return the weights of the last layer of a softmax; ``None`` where there are none, and the last one of several."""
+    for role in reversed(roles):
+        if role.kind == HEAD and role.is_softmax and not role.is_bias and len(role.shape) == 2:
+            return role
+    return None
 
 
 def _list_shapes(probes: Sequence[Probe], names: Sequence[str]) -> dict[str, tuple[int, ...]]:
@@ -308,7 +322,7 @@ class _Finder:
             yield role(FIRST, said, **facts, **facts_of_first, is_relu=self._is_relu(name, layer))
         if told := self._tell_labels(layer):
             found = True
-            yield role(HEAD, told, **facts)
+            yield role(HEAD, told, **facts, is_softmax=told == BY_SOFTMAX)
         if not found:
             by_bias = f"the gradient of {layer.bias}" if layer.bias else "a vector"
             yield role(LINEAR, f"its gradient is the outer product of {by_bias} and what enters it", **facts)
@@ -372,9 +386,11 @@ class _Finder:
         if rows[own].all() and (others == 0).sum() == others.size - len(labels):
             return BY_ROW
         lowest = np.abs(rows).max(axis=1) * _ROUNDING
-        if (rows[own] < 0).all() and (others.min(axis=1) >= -lowest).all():
-            return "of each example the gradient is below zero at the label alone"
-        return ""
+        if (rows[own] >= 0).any() or (others.min(axis=1) < -lowest).any():
+            return ""
+        if (np.abs(rows.sum(axis=1)) <= lowest).all():
+            return BY_SOFTMAX
+        return "of each example the gradient is below zero at the label alone"
 
     def _tells_by_row(self, name: str) -> bool:
         """Say whether only the row of the label moves, as by a loss of the label's output alone."""

@@ -127,6 +127,29 @@ def train(message, context):
     content = {{"arrays": ArrayRecord(model.state_dict()), "metrics": MetricRecord({{"num-examples": OWN}})}}
     return Message(RecordDict(content), reply_to=message)
 {ENDING}"""
+ONE_STEP = """    nn.functional.cross_entropy(model(X[site]), Y[site]).backward()
+    torch.optim.SGD(model.parameters(), lr=0.1).step()
+"""
+SEVERAL_STEPS = """    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for rows in torch.arange(OWN).split(8):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(X[site][rows]), Y[site][rows]).backward()
+        optimizer.step()
+"""
+EVALUATION = """
+@client.evaluate()
+def evaluate(message, context):
+    model = make()
+    model.load_state_dict(message.content["arrays"].to_torch_state_dict())
+    generator = torch.Generator().manual_seed(100 + context.node_config["partition-id"])
+    x, y = torch.rand(20, FEATURES, generator=generator), torch.randint(CLASSES, (20,), generator=generator)
+    with torch.no_grad():
+        loss = nn.functional.cross_entropy(model(x), y).item()
+    metrics = MetricRecord({"loss": loss, "num-examples": 20})
+    return Message(RecordDict({"metrics": metrics}), reply_to=message)
+
+
+server = ServerApp()"""
 OPTIMIZERS = ("torch.optim.SGD(model.parameters(), lr=0.1)", "torch.optim.Adam(model.parameters(), lr=0.01)")
 
 
@@ -210,6 +233,28 @@ def test_examples_are_read_off_as_where_the_model_can_be_built(tmp_path, here, m
     found = judge(part, posed, "exact")
     assert found["exact.recovered"].verdict == "leak"
     assert found["exact.precision"].value > 0.75
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("has_bias", [True, False])
+def test_labels_are_counted_as_where_the_model_can_be_built(has_bias, tmp_path, here, monkeypatch):
+    text = CLASSIFIER.replace("ENTERING", "x").replace("OWN = 20, 4, 4", "OWN = 20, 4, 24")
+    text = text.replace("server = ServerApp()", EVALUATION).replace("fraction_evaluate=0.0", "fraction_evaluate=1.0")
+    # Several steps, so that models between start and end are looked at, too.
+    text = text.replace(ONE_STEP, SEVERAL_STEPS)
+    if not has_bias:
+        text = text.replace("nn.Linear(96, CLASSES)", "nn.Linear(96, CLASSES, bias=False)")
+    part, app, module = run_app(tmp_path, monkeypatch, text)
+    (posed,) = pose_all([part], app=app)
+    assert posed.knowledge.model is None
+    assert posed.knowledge.outputs.softmax.shape[1] == len(posed.knowledge.auxiliary)
+    by_roles = ATTACKS["labels"].run(Record(part.record), posed.knowledge, device="cpu")
+    by_layers = ATTACKS["labels"].run(Record(part.record), known(posed, module), device="cpu")
+    assert by_layers.facts["rules"] == by_roles.facts["rules"] == ["solved", "llg-plus", "llg", "idlg"]
+    assert by_roles.arrays.keys() == by_layers.arrays.keys()
+    for name, array in by_layers.arrays.items():
+        np.testing.assert_array_equal(by_roles.arrays[name], array, err_msg=name)
+    assert judge(part, posed, "labels")["labels.right"].value > 0.8
 
 
 @pytest.mark.slow

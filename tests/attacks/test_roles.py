@@ -24,7 +24,7 @@ from fedattack.base.errors import NeedsError
 from fedattack.base.structured import pack
 from fedattack.learning import build_model
 from fedattack.learning.models import MODELS
-from fedattack.threats.labels.last_layer import find_last_layer
+from fedattack.attacks.last_layer import find_last_layer
 from tests.attacks.probing import kinds_of, probe_of, roles_of, shuffle
 from tests.attacks.test_tables import Bare, Recommender
 from tests.threats.tokens.world import WordModel
