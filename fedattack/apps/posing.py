@@ -107,9 +107,7 @@ def pose(
     targets, evaluation = _examples(holding, chosen.targets), _examples(holding, chosen.evaluation)
     said_of_training: list[str] = []
     besides = _know_besides(holding, chosen, asked, said_of_training)
-    computing = _find_computing(
-        record, part, holding, reading, targets, asked, ask=ask, besides=besides, check=check
-    )
+    computing = _find_computing(record, part, holding, reading, targets, asked, ask=ask, besides=besides, check=check)
     if holding.incomplete:
         is_incomplete = np.array([key in holding.incomplete for key in chosen.targets])
         # Once more, now without the incomplete ones: targets and evaluation are drawn anew.
