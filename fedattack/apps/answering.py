@@ -24,18 +24,32 @@ from numpy.typing import NDArray
 
 from fedattack.apps.calling import FunctionPlayer, OwnFunction, limit_memory, write_examples
 from fedattack.apps.player import UPDATES_MEMORY, Along, Form, Handler, Player, WeightsPlayer, form_of
+from fedattack.apps.probing import EXAMPLES, ask_outputs, ask_roles, ask_touched, describe_roles
+from fedattack.attacks.knowledge import Knowledge, Targets
+from fedattack.attacks.last_layer import LastLayer, find_known_last_layer
 from fedattack.attacks.replies import replied
+from fedattack.attacks.roles import ArrayRole, FoundRoles, find_head
+from fedattack.attacks.tables import find_tables_by_roles
 from fedattack.audit.numbers import count_words
 from fedattack.base.errors import DataError, FedAttackError, short
 from fedattack.base.files import write_npz
+from fedattack.base.stored import split
+from fedattack.base.structured import fields
 from fedattack.defences.checked import digest_of
 from fedattack.learning.importing import one_line
+from fedattack.learning.stated import LocalSGD
 from fedattack.record import Exchange, Observation, Record, Round, rewrite_record
 from fedattack.record.format import Arrays
 from fedattack.record.views import ChangedEntries
 
 PROGRESS = "fedattack asked "
 """How a line of the output begins that says how many replies were asked about."""
+
+TOUCHED = "touched."
+"""How the names of the arrays begin that say which rows of tables have a gradient from clients' examples."""
+
+SHOWN = "outputs."
+"""How the names of the arrays begin that say what enters and leaves the last layer."""
 
 SHADOWS = 8
 """Shadow models that the app trains in a round."""
@@ -147,7 +161,60 @@ class Interview:
             ending = f"@{count}" if count else ""
             for name, values in vars(one).items():
                 arrays[f"{name}{ending}"] = np.array(values)
+        if self._request["held"]:
+            arrays |= self._learn_roles()
         return arrays
+
+    def _learn_roles(self) -> dict[str, NDArray[Any]]:
+        """Find by gradients what arrays are, which rows clients' examples move, and what the last layer computes."""
+        roles: tuple[ArrayRole, ...] = ()
+        arrays: dict[str, NDArray[Any]] = {}
+        notes = []
+        player, received = self._find_first()
+        if player is not None:
+            try:
+                roles = ask_roles(player, received, self._x, self._y)
+                tables = find_tables_by_roles(roles, Knowledge(targets=Targets(self._x, self._y)))
+                touched = ask_touched(player, tables, _read_held(self._request["held"]))
+                arrays |= {f"{TOUCHED}{name}": array for name, array in (touched or {}).items()}
+                if find_head(roles):
+                    arrays |= self._ask_outputs(player, find_known_last_layer(Knowledge(roles=roles)))
+            except Exception as cause:  # the app's own code may raise anything
+                notes.append(f"what arrays are to the examples is not known, or not all of it: {one_line(cause)}")
+        if said := describe_roles(roles):
+            notes.append(
+                f"gradients of {EXAMPLES} single examples, from the app's own step, show what arrays are: {said}"
+            )
+        entry, _ = split(FoundRoles(roles))
+        return {
+            **arrays,
+            "roles": np.array(json.dumps(entry)),
+            "notes": np.append(self._notes(), notes).astype(np.str_),
+        }
+
+    def _ask_outputs(self, player: Player, last: LastLayer) -> dict[str, NDArray[Any]]:
+        own = training = None
+        if self._request["own"]:
+            own = Targets(*_read_examples(self._request["own"]))
+        if self._request["training"]:
+            training = LocalSGD(**self._request["training"])
+        shape = self._x.shape[1:]
+        if own is None and fields(self._x):
+            return {}
+        found = ask_outputs(player, last, self._record, own, training, shape)
+        return {f"{SHOWN}{name}": array for name, array in vars(found).items()} if found is not None else {}
+
+    def _find_first(self) -> tuple[Player | None, Arrays]:
+        """Return what plays the app's own step, and the first model of the record that a client was sent."""
+        for round_ in self._record:
+            for reply in _list_replies(round_):
+                if reply.received is None:
+                    continue
+                received = dict(reply.received)
+                player = self._players.get(form_of(received))
+                if isinstance(player, Player):
+                    return player, received
+        return None, {}
 
     @property
     def _is_over(self) -> bool:
@@ -390,6 +457,16 @@ def _group_by_model(replies: Sequence[Observation], cases: int) -> Iterator[list
 def _read_examples(file: str) -> tuple[NDArray[Any], NDArray[Any]]:
     with np.load(file, allow_pickle=False) as arrays:
         return arrays["x"], arrays["y"]
+
+
+def _read_held(file: str) -> dict[str, tuple[NDArray[Any], NDArray[Any]]]:
+    """Return the examples of clients, by name."""
+    with np.load(file, allow_pickle=False) as arrays:
+        names, ends = arrays["names"].tolist(), np.cumsum(arrays["lengths"])
+        if not names:
+            return {}
+        parts = zip(np.split(arrays["x"], ends[:-1]), np.split(arrays["y"], ends[:-1]), strict=True)
+        return dict(zip(names, parts, strict=True))
 
 
 def _list_replies(round_: Round) -> list[Observation]:

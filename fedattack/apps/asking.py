@@ -19,18 +19,28 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 from flwr.common.config import flatten_dict
 from numpy.typing import NDArray
 
-from fedattack.apps.answering import PROGRESS
+from fedattack.apps.answering import PROGRESS, SHOWN, TOUCHED
 from fedattack.apps.app import App
 from fedattack.apps.functions import NO_FUNCTIONS, OwnFunctions, list_partitions, put_examples
 from fedattack.apps.outside import read_app
 from fedattack.apps.place import copy_files
-from fedattack.attacks.answers import Answers, ShadowLosses, check_answers, check_shadow_losses
-from fedattack.attacks.knowledge import Sends, Targets
+from fedattack.attacks.answers import (
+    Answers,
+    AskedOutputs,
+    ShadowLosses,
+    check_answers,
+    check_outputs,
+    check_shadow_losses,
+)
+from fedattack.attacks.knowledge import Knowledge, Sends, Targets
+from fedattack.attacks.roles import ArrayRole, FoundRoles
 from fedattack.base.errors import DataError, FedAttackError, RunError, short
 from fedattack.base.files import write_npz
+from fedattack.base.stored import check_arrays
 from fedattack.base.untrusted import read_npz
 from fedattack.record import Record
 from fedattack.record.folder import Part
@@ -40,6 +50,7 @@ from fedattack.runs.watch import Watch
 from fedattack.witness import SERVER, Witness, read_witnesses
 
 _WHERE = "the app's answers"
+_HINT = "expected what fedattack.apps.answering writes"
 
 
 @dataclass(frozen=True)
@@ -53,6 +64,29 @@ class Inquiry:
     witnesses: Sequence[Witness]
     targets: Targets
     sends: Sends | None = None
+
+
+class Learned(NamedTuple):
+    """What an app that was asked said.
+
+    Attributes
+    ----------
+    answers, notes
+        The losses of the targets, and what a reader must know of them.
+    roles
+        What arrays are to the examples; none where its step gives no gradients.
+    touched
+        The rows of tables that have a gradient from clients' examples, as
+        :attr:`fedattack.attacks.held_examples.HeldByClients.touched`; ``None`` where nothing says so.
+    outputs
+        What enters and leaves the last layer; ``None`` where the gradients show none.
+    """
+
+    answers: Answers
+    notes: list[str]
+    roles: tuple[ArrayRole, ...]
+    touched: Mapping[str, NDArray[Any]] | None
+    outputs: AskedOutputs | None
 
 
 class Share(NamedTuple):
@@ -101,6 +135,27 @@ class Asker:
         """
         arrays = self._ask(inquiry, f"ask the app about {inquiry.part.label}")
         return check_answers(arrays, inquiry.targets, _WHERE), arrays["notes"].tolist()
+
+    def learn(self, inquiry: Inquiry, held: Mapping[str, Targets], besides: Knowledge) -> Learned:
+        """Return losses, and what the gradients of single examples show; raises as :meth:`losses` does.
+
+        Parameters
+        ----------
+        held
+            All examples of clients, by name.
+        besides
+            What the attacker knows already: examples of its own, and how clients train.
+        """
+        step = f"ask the app about {inquiry.part.label}"
+        arrays = self._ask(inquiry, step, held=held, besides=besides)
+        answers = check_answers(arrays, inquiry.targets, _WHERE)
+        roles = check_arrays(FoundRoles, {}, _WHERE, DataError, _HINT, entry=json.loads(str(arrays["roles"])))
+        touched = {name.removeprefix(TOUCHED): array for name, array in arrays.items() if name.startswith(TOUCHED)}
+        outputs = None
+        shown = {name.removeprefix(SHOWN): array for name, array in arrays.items() if name.startswith(SHOWN)}
+        if shown:
+            outputs = check_outputs(shown, _WHERE, besides.auxiliary)
+        return Learned(answers, arrays["notes"].tolist(), roles.roles, touched or None, outputs)
 
     def plant(
         self,
@@ -166,6 +221,8 @@ class Asker:
         step: str,
         *,
         auxiliary: Targets | None = None,
+        held: Mapping[str, Targets] | None = None,
+        besides: Knowledge | None = None,
         owned: Mapping[str, Sequence[int]] | None = None,
         passes: Sequence[int] = (),
         together: Sequence[int] = (),
@@ -187,6 +244,9 @@ class Asker:
                 "record": str(part.record.resolve()),
                 "targets": _write_examples(folder / "targets.npz", inquiry.targets),
                 "auxiliary": _write_examples(folder / "auxiliary.npz", auxiliary),
+                "held": _write_held(folder / "held.npz", held),
+                "own": _write_examples(folder / "own.npz", besides and besides.auxiliary),
+                "training": besides and besides.training and vars(besides.training),
                 "clientapp": flower["components"]["clientapp"],
                 "run_config": {**flatten_dict(flower.get("config", {})), **app.config},
                 "handlers": handlers,
@@ -212,7 +272,7 @@ class Asker:
         file = folder / "request.json"
         file.write_text(json.dumps({**request, "answers": str(answers), "folder": str(copy)}), encoding="utf-8")
         _run(file, answers, place, partial(self._say, step))
-        return read_npz(answers, RunError, "expected what fedattack.apps.answering writes")
+        return read_npz(answers, RunError, _HINT)
 
     def _say(self, step: str, done: int, total: int) -> None:
         if self.watch is not None:
@@ -253,6 +313,21 @@ def _write_examples(file: Path, examples: Targets | None) -> str:
     if examples is None:
         return ""
     write_npz(file, {"x": examples.x, "y": examples.y})
+    return str(file)
+
+
+def _write_held(file: Path, held: Mapping[str, Targets] | None) -> str:
+    """Write the examples of clients one after the other, and how many each has; empty where none are asked about."""
+    if held is None:
+        return ""
+    arrays = {
+        "names": np.array([*held], dtype=np.str_),
+        "lengths": np.array([len(examples) for examples in held.values()], dtype=np.int64),
+    }
+    if held:
+        arrays["x"] = np.concatenate([examples.x for examples in held.values()])
+        arrays["y"] = np.concatenate([examples.y for examples in held.values()])
+    write_npz(file, arrays)
     return str(file)
 
 

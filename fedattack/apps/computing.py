@@ -14,17 +14,22 @@ from fedattack.apps.holding import Holding, find_unasked
 from fedattack.apps.questions import Questions
 from fedattack.apps.reading import Reading
 from fedattack.attacks import Knowledge, ModelKnowledge, Targets
-from fedattack.attacks.answers import Answers
+from fedattack.attacks.answers import Answers, AskedOutputs
 from fedattack.attacks.frozen import read_frozen
 from fedattack.attacks.matching import as_models
 from fedattack.attacks.registry import find_content
+from fedattack.attacks.roles import ArrayRole
 from fedattack.base.errors import ConfigError, DataError, FedAttackError, NeedsError, short
+from fedattack.base.structured import finite
 from fedattack.learning import losses_of_models, per_record_loss
 from fedattack.learning.importing import trust_given
 from fedattack.record import Record
 from fedattack.record.folder import Part
 from fedattack.witness import SERVER, Witness, WitnessedModel
 from fedattack.witness.seen import ONLY_APP
+
+NOTHING_KNOWN = Knowledge()
+"""What an attacker knows that was told nothing."""
 
 _LINEAR = "torch.nn:Linear"
 _UNSEEN = WitnessedModel(None, {}, (), 0, None, "none was seen")
@@ -44,8 +49,16 @@ class Computing:
     model: ModelKnowledge | None = None
     frozen: Mapping[str, NDArray[Any]] | None = None
     answers: Answers | None = None
+    roles: tuple[ArrayRole, ...] = ()
+    touched: Mapping[str, NDArray[Any]] | None = None
+    outputs: AskedOutputs | None = None
     notes: Sequence[str] = field(default_factory=tuple)
     why_none: str = ""
+
+    def known(self) -> dict[str, Any]:
+        """Return what the attacker knows by it, by the names of :class:`fedattack.attacks.Knowledge`."""
+        of_app = {"answers": self.answers, "roles": self.roles, "outputs": self.outputs}
+        return {"model": self.model, "frozen": self.frozen, **of_app}
 
     def tells(self, targets: Targets, incomplete: NDArray[np.bool_]) -> bool:
         """Say whether targets with values that are not finite, (n,), have finite losses, where losses are asked at all.
@@ -80,9 +93,12 @@ def find_computing(
     asked: Questions,
     *,
     ask: Asker | None,
+    besides: Knowledge = NOTHING_KNOWN,
     check: Callable[[ModelKnowledge], None] | None = None,
 ) -> Computing:
     """Ask the app where no model can be built of what was witnessed; else build the model.
+
+    ``besides`` is what the attacker knows already: examples of its own, and how clients train.
 
     Raises
     ------
@@ -100,12 +116,19 @@ def find_computing(
     are_predictions = reading.public is not None
     if ask is not None and (why := _why_ask(asked, witnesses, reading, record, check)):
         try:
-            answers, said = ask.losses(Inquiry(part, witnesses, targets, reading.known))
+            inquiry = Inquiry(part, witnesses, targets, reading.known)
+            learned = ask.learn(inquiry, _list_whole(holding), besides)
         except FedAttackError as cause:
             unanswered = f"the app itself gives no losses: {cause}"
         else:
             assumed = f"the attacker is assumed to run the clients' own app, which gives the losses: {why}"
-            return Computing(answers=answers, notes=(assumed, *said))
+            return Computing(
+                answers=learned.answers,
+                roles=learned.roles,
+                touched=learned.touched,
+                outputs=learned.outputs,
+                notes=(assumed, *learned.notes),
+            )
     _refuse_unasked(asked, witnesses, unanswered)
     notes: list[str] = []
     try:
@@ -128,6 +151,17 @@ def find_computing(
     if not are_predictions:
         frozen = _read_frozen(witnesses, notes)
     return Computing(built, frozen, notes=notes)
+
+
+def _list_whole(holding: Holding) -> dict[str, Targets]:
+    """Return the examples of the clients of which all are known, and all of whose values are finite."""
+    found = {}
+    for client in holding.clients.values():
+        trained = client.trained
+        is_whole = len(trained) == trained.total > 0 and holding.fits(trained.x)
+        if is_whole and finite(trained.x).all() and np.isfinite(trained.y).all():
+            found[client.name] = Targets(trained.x, trained.y)
+    return found
 
 
 def _why_ask(

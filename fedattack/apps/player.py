@@ -435,6 +435,48 @@ class Player:
             start = rows.stop
         return products, norms, lengths
 
+    def gradients(
+        self, x: NDArray[Any], y: NDArray[Any], names: Collection[str] | None = None
+    ) -> Iterator[Mapping[str, NDArray[np.float32]]]:
+        """Yield the gradients of examples' losses, some examples at a time, by the weights' names: (m, *shape).
+
+        They are those under the weights that were taken last, of what the app trains; or of some ``names`` of that.
+        """
+        learned = self._find_learned()
+        if names is not None:
+            learned = {name: parameter for name, parameter in learned.items() if name in names}
+        shapes = [np.shape(self._weights[name]) for name in learned]
+        for gradients in self.tape.gradients_of(leaves_for(self.tape, x, y), [*learned.values()]):
+            found = {}
+            for name, shape, gradient in zip(learned, shapes, gradients, strict=True):
+                found[name] = gradient.reshape(-1, *shape).numpy()
+            yield found
+
+    def losses_of(self, x: NDArray[Any], y: NDArray[Any]) -> NDArray[np.float64]:
+        """Return the losses (n,) of examples under the weights that were taken last."""
+        return self.tape.losses_of(leaves_for(self.tape, x, y))
+
+    def batch_gradients(
+        self, x: NDArray[Any], y: NDArray[Any], names: Collection[str]
+    ) -> Iterator[Mapping[str, NDArray[np.float32]]]:
+        """Yield the gradients of some of the weights, of one batch of examples after the other.
+
+        Each batch has as many rows as the app's own; the last one holds some examples twice.
+        """
+        learned = {name: parameter for name, parameter in self._find_learned().items() if name in names}
+        leaves = leaves_for(self.tape, x, y)
+        size = self.tape.step.count
+        for rows in np.resize(np.arange(len(y)), (-(-len(y) // size), size)):
+            loss = self.tape.play({place: array[rows] for place, array in leaves.items()})
+            gradients = torch.autograd.grad(loss, [*learned.values()], allow_unused=True)
+            found = {}
+            for name, gradient in zip(learned, gradients, strict=True):
+                if gradient is not None and gradient.is_sparse:
+                    gradient = gradient.to_dense()
+                if gradient is not None:
+                    found[name] = gradient.float().numpy(force=True).reshape(np.shape(self._weights[name]))
+            yield found
+
     def _find_learned(self) -> dict[str, Tensor]:
         """Return by the names of the weights the parameters that the app trains."""
         found: dict[str, Tensor] = {}

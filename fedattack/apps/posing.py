@@ -20,6 +20,7 @@ from fedattack.attacks import ATTACKS, Knowledge, ModelKnowledge, Targets, write
 from fedattack.attacks.answers import ShadowLosses
 from fedattack.attacks.held_examples import HeldByClients
 from fedattack.attacks.knowledge_files import read_public
+from fedattack.attacks.needs import READS_MODELS
 from fedattack.attacks.registry import THREATS, find_answers, find_content
 from fedattack.audit.numbers import count_words
 from fedattack.audit.truth import HeldRecords, note_node, write_truth
@@ -104,7 +105,9 @@ def pose(
     # Groups are asked of auxiliary examples whose client is known.
     chosen = choose_targets(holding, most=most, seed=_SEED, of_clients=bool(asked.groups))
     targets, evaluation = _examples(holding, chosen.targets), _examples(holding, chosen.evaluation)
-    computing = _find_computing(record, part, holding, reading, targets, asked, ask=ask, check=check)
+    said_of_training: list[str] = []
+    besides = _know_besides(holding, chosen, asked, said_of_training)
+    computing = _find_computing(record, part, holding, reading, targets, asked, ask=ask, besides=besides, check=check)
     if holding.incomplete:
         is_incomplete = np.array([key in holding.incomplete for key in chosen.targets])
         # Once more, now without the incomplete ones: targets and evaluation are drawn anew.
@@ -120,8 +123,9 @@ def pose(
             "examples that hold a value that is not finite are asked about by their losses; attacks that compare or "
             "rebuild numbers are judged without them"
         )
+    notes += said_of_training
     classes = _count_outputs(holding, computing.model)
-    knowledge = replace(_know(holding, chosen, targets, computing, asked, notes), sends=reading.known)
+    knowledge = replace(besides, targets=targets, sends=reading.known, **computing.known())
     if reading.public is not None:
         knowledge = replace(knowledge, public=read_public(reading.public), training=None)
         notes.append(_describe_public(reading))
@@ -140,7 +144,7 @@ def pose(
     if holding.kind == "i":
         classes_named = list(map(str, range(classes)))
     unanswered: dict[str, Failure] = {}
-    answers = _find_answers(record, holding, knowledge, unanswered)
+    answers = _find_answers(record, holding, knowledge, computing, unanswered)
     unread = reading.unread
     # The app computed these losses itself, and so knows how to read what clients send.
     if computing.answers is not None and not reading.is_strange:
@@ -244,7 +248,7 @@ def _find_unknown(computing: Computing) -> dict[str, str]:
     """Say, by what attacks need, why nothing computes losses; nothing where something does."""
     if not computing.why_none:
         return {}
-    return dict.fromkeys(("model", "losses"), computing.why_none)
+    return dict.fromkeys(READS_MODELS, computing.why_none)
 
 
 def _find_untrained(record: Record) -> dict[str, str]:
@@ -285,7 +289,7 @@ def _find_unlike(record: Record, knowledge: Knowledge) -> dict[str, str]:
     # No reply with arrays was compared.
     if not why:
         return {}
-    return {name: why for name, attack in ATTACKS.items() if {"model", "losses"} & {*attack.needs.knowledge}}
+    return {name: why for name, attack in ATTACKS.items() if READS_MODELS & {*attack.needs.knowledge}}
 
 
 def _list_forms(arrays: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
@@ -314,11 +318,9 @@ def _count_outputs(holding: Holding, model: ModelKnowledge | None) -> int:
     return classes
 
 
-def _know(
-    holding: Holding, chosen: ExampleChoice, targets: Targets, computing: Computing, asked: Questions, notes: list[str]
-) -> Knowledge:
-    """Put together what the attacker knows, but for what ``--without`` takes."""
-    knowledge = Knowledge(model=computing.model, targets=targets, frozen=computing.frozen, answers=computing.answers)
+def _know_besides(holding: Holding, chosen: ExampleChoice, asked: Questions, notes: list[str]) -> Knowledge:
+    """Put together what the attacker knows besides models and targets, but for what ``--without`` takes."""
+    knowledge = Knowledge()
     if "training" not in asked.without:
         knowledge = replace(knowledge, training=_find_training(holding.witnesses, notes))
     # Three axes: channels, height, width, as images have.
@@ -491,7 +493,11 @@ def _limits(holding: Holding) -> tuple[tuple[float, float], ...]:
 
 
 def _find_answers(
-    record: Record, holding: Holding, knowledge: Knowledge, failed: MutableMapping[str, Failure]
+    record: Record,
+    holding: Holding,
+    knowledge: Knowledge,
+    computing: Computing,
+    failed: MutableMapping[str, Failure],
 ) -> dict[str, Mapping[str, NDArray[Any]]]:
     """Gather what the judges of attacks ask for besides, by the name of the threat, of which `failed` is told, too."""
     seen, whole = {}, []
@@ -509,7 +515,9 @@ def _find_answers(
         examples = np.array([holding.complete[key][0] for key, _ in copies], dtype=np.float32)
         labels = np.array([label for _, label in copies], dtype=np.float64)
     holders = list(copies.values())
-    held = HeldByClients(knowledge, record, find_content(record), seen, whole, examples, holders, labels)
+    held = HeldByClients(
+        *(knowledge, record, find_content(record), seen, whole, examples, holders, labels), touched=computing.touched
+    )
     return find_answers(held, failed)
 
 

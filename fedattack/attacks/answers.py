@@ -58,7 +58,39 @@ class ShadowLosses:
     losses: Annotated[NDArray[np.float64], Axes("rounds", "shadows", "targets", nan=True, kinds="f")]
 
 
+@dataclass(frozen=True, eq=False)
+class AskedOutputs:
+    """What enters and leaves the last layer of clients' models, as the clients' own app showed it by gradients.
+
+    Attributes
+    ----------
+    seqs, nodes, shares
+        (models,): the position of a model's round, the node, and how far the model lies from what was sent to what came
+        back, 0 … 1; no node for a model that all were sent.
+    rows
+        (examples,): which of the attacker's auxiliary examples were put in; −1 for drawn inputs.
+    softmax, inputs
+        (models, examples, classes) and (models, examples, inputs): what leaves the layer, and what enters it.
+    """
+
+    seqs: Annotated[NDArray[np.int64], Axes("models")]
+    nodes: Annotated[NDArray[np.str_], Axes("models")]
+    shares: Annotated[NDArray[np.float64], Axes("models", low=0, high=1)]
+    rows: Annotated[NDArray[np.int64], Axes("examples", low=-1)]
+    softmax: Annotated[NDArray[np.float32], Axes("models", "examples", "classes")]
+    inputs: Annotated[NDArray[np.float32], Axes("models", "examples", "inputs")]
+
+    def find(self, seq: int, node: str, share: float) -> tuple[NDArray[np.float32], NDArray[np.float32]] | None:
+        """Return softmax and inputs of one model; ``None`` where nothing is known of it."""
+        own = (self.seqs == seq) & np.isclose(self.shares, share)
+        # What all were sent is every client's.
+        for index in np.flatnonzero(own & ((self.nodes == node) | ((self.nodes == "") & (self.shares == 0)))):
+            return self.softmax[index], self.inputs[index]
+        return None
+
+
 _HINT = "expected the arrays of fedattack.attacks.answers.Answers"
+_OUTPUTS_HINT = "expected the arrays of fedattack.attacks.answers.AskedOutputs"
 _SHADOWS_HINT = "expected the arrays of fedattack.attacks.answers.ShadowLosses"
 
 
@@ -80,6 +112,22 @@ def read_shadow_losses(path: Path, targets: Sized | None) -> ShadowLosses:
 def check_shadow_losses(arrays: Mapping[str, NDArray[Any]], targets: Sized | None, where: object) -> ShadowLosses:
     """Make shadow losses of their arrays, or raise a DataError if they do not fit each other or the targets."""
     return check_arrays(ShadowLosses, arrays, where, DataError, _SHADOWS_HINT, sizes=_sizes(targets))
+
+
+def read_outputs(path: Path, auxiliary: Sized | None) -> AskedOutputs:
+    """Read what the app showed of the last layer, without pickle; raises as :func:`check_outputs`."""
+    return _refuse_rows(read_arrays(AskedOutputs, path, DataError, _OUTPUTS_HINT), path, auxiliary)
+
+
+def check_outputs(arrays: Mapping[str, NDArray[Any]], where: object, auxiliary: Sized | None) -> AskedOutputs:
+    """Make outputs of their arrays, or raise a DataError if they do not fit each other or the auxiliary examples."""
+    return _refuse_rows(check_arrays(AskedOutputs, arrays, where, DataError, _OUTPUTS_HINT), where, auxiliary)
+
+
+def _refuse_rows(found: AskedOutputs, where: object, auxiliary: Sized | None) -> AskedOutputs:
+    if found.rows.max(initial=-1) >= len(auxiliary or ()):
+        raise DataError(f"{where}: rows go beyond the {len(auxiliary or ())} auxiliary examples; {_OUTPUTS_HINT}")
+    return found
 
 
 def _sizes(targets: Sized | None) -> dict[str, int]:

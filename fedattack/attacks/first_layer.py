@@ -1,5 +1,6 @@
 """The first fully connected layer of a model: whether it takes the input itself, and what follows it."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -9,7 +10,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from fedattack.attacks.knowledge import ModelKnowledge
+from fedattack.attacks.knowledge import Knowledge, ModelKnowledge
+from fedattack.attacks.roles import FIRST, HEAD
 from fedattack.base.errors import FedAttackError, NeedsError, short
 from fedattack.learning.inputs import examples_of, returned_for
 from fedattack.learning.returned import output_in
@@ -23,7 +25,7 @@ _DRAWN = 8
 
 @dataclass(frozen=True)
 class FirstLayer:
-    """The first layer of a model, which is fully connected, has a bias, and takes the input itself.
+    """The first layer of a model, which is fully connected, has a bias, and takes the input, or what is as good.
 
     Attributes
     ----------
@@ -33,6 +35,12 @@ class FirstLayer:
         Numbers that enter and leave it.
     is_relu
         Whether a neuron below zero passes nothing on, so that the example does not move its row.
+    is_transposed
+        Whether a neuron is a column of the weights.
+    scale, shift
+        What enters is the input times ``scale`` plus ``shift``: one number for all, or one for each.
+    columns
+        Which of the example's numbers the input is; empty for all.
     """
 
     weight: str
@@ -40,6 +48,10 @@ class FirstLayer:
     inputs: int
     neurons: int
     is_relu: bool
+    is_transposed: bool = False
+    scale: tuple[float, ...] = (1.0,)
+    shift: tuple[float, ...] = (0.0,)
+    columns: tuple[int, ...] = ()
 
     @property
     def names(self) -> tuple[str, str]:
@@ -48,13 +60,36 @@ class FirstLayer:
 
     def fits(self, arrays: Mapping[str, Any]) -> bool:
         """Say whether arrays hold this layer, in its shapes."""
-        shapes = {self.weight: (self.neurons, self.inputs), self.bias: (self.neurons,)}
-        return all(name in arrays and arrays[name].shape == shape for name, shape in shapes.items())
+        shape = (self.neurons, self.inputs)
+        if self.is_transposed:
+            shape = shape[::-1]
+        fits = all(name in arrays for name in self.names) and arrays[self.weight].shape == shape
+        return fits and arrays[self.bias].size == self.neurons
 
     def join(self, arrays: Mapping[str, Any]) -> Floats:
         """Return weights and bias as one matrix (neurons, inputs + 1); the bias is the last column."""
         weight = np.asarray(arrays[self.weight], dtype=np.float64)
-        return np.column_stack([weight, np.asarray(arrays[self.bias], dtype=np.float64)])
+        if self.is_transposed:
+            weight = weight.T
+        return np.column_stack([weight, np.asarray(arrays[self.bias], dtype=np.float64).reshape(-1)])
+
+    def unscale_weights(self, joined: Floats) -> Floats:
+        """Return weights and bias (neurons, inputs + 1) of the layer that takes the input before it is scaled."""
+        weight, bias = joined[:, :-1], joined[:, -1]
+        # w · (a x + c) + b = (a w) · x + (b + w · c)
+        shifted = bias + weight @ np.broadcast_to(self.shift, self.inputs)
+        return np.column_stack([weight * np.asarray(self.scale), shifted])
+
+    def unscale_movement(self, moved: Floats) -> Floats:
+        """Return how that layer's weights and bias would have moved, by gradients that are the input and 1."""
+        weight = (moved[:, :-1] - moved[:, -1:] * np.asarray(self.shift)) / np.asarray(self.scale)
+        return np.column_stack([weight, moved[:, -1]])
+
+    @property
+    def coarsening(self) -> float:
+        """By how much more an entry may be off where the scale is taken back, 1 or more."""
+        scale, shift = np.abs(self.scale), np.abs(self.shift)
+        return max(1.0, float((1 + shift.max()) / scale.min()))
 
 
 @dataclass
@@ -65,6 +100,40 @@ class _FirstCall:
     layer: nn.Module
     given: Tensor
     returned: Tensor
+
+
+def find_known_first_layer(knowledge: Knowledge) -> FirstLayer:
+    """Find the first layer of the clients' model, or by the roles of arrays where the attacker can build none.
+
+    Raises
+    ------
+    NeedsError
+        As :func:`find_first_layer`; or if no array, by the gradients of examples, is one that takes the example.
+    """
+    if knowledge.model is not None:
+        return find_first_layer(knowledge.model)
+    layers = []
+    for role in knowledge.roles:
+        if role.kind == FIRST and not role.is_bias and len(role.shape) == 2:
+            neurons, inputs = role.shape[::-1] if role.is_transposed else role.shape
+            how = {"scale": role.scale, "shift": role.shift, "columns": role.columns}
+            made = FirstLayer(role.name, role.bias, inputs, neurons, role.is_relu, role.is_transposed, **how)
+            layers.append(made)
+    if not layers:
+        raise NeedsError(
+            "it needs a first layer that is fully connected, has a bias and receives the input; by the gradients of "
+            "single examples, no array is one"
+        )
+    # Of several, as of a wide and a deep part, the one that gives away most numbers.
+    return max(layers, key=lambda layer: (layer.inputs, layer.neurons))
+
+
+def count_known_outputs(knowledge: Knowledge) -> int:
+    """Return how many outputs the clients' model has; 0 where neither a model nor a head's role says so."""
+    if knowledge.model is not None:
+        return knowledge.model.classes
+    heads = [role for role in knowledge.roles if role.kind == HEAD and role.is_bias]
+    return max((math.prod(role.shape) for role in heads), default=0)
 
 
 def find_first_layer(known: ModelKnowledge) -> FirstLayer:

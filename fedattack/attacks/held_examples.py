@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedattack.attacks.first_layer import find_first_layer
+from fedattack.attacks.first_layer import find_known_first_layer
 from fedattack.attacks.knowledge import Knowledge
 from fedattack.base.errors import FedAttackError
 from fedattack.base.structured import fields
@@ -39,6 +39,9 @@ class HeldByClients:
         (n,): who holds each, none for one of nobody; a client stands there once for each copy that it has.
     labels
         (n,): the label of each of ``examples``; ``None`` where nobody gathered them.
+    touched
+        The rows of tables that have a gradient from clients' examples in the app's own step, as
+        :func:`fedattack.attacks.lookups.used_rows` gives rows; ``None`` where the app was not asked.
     """
 
     knowledge: Knowledge
@@ -49,6 +52,7 @@ class HeldByClients:
     examples: NDArray[Any] | None = None
     holders: Sequence[Sequence[str]] = ()
     labels: NDArray[Any] | None = None
+    touched: Mapping[str, NDArray[Any]] | None = None
 
     def of_whole(self) -> list[tuple[str, NDArray[Any]]]:
         """List the clients of which all examples are known, and these."""
@@ -63,14 +67,14 @@ def held_examples(
     Returns
     -------
     dict or None
-        ``x`` (n, inputs) float32 and ``owners`` (n,). ``None`` where the model has no first layer that gives examples
-        away, or no client is known.
+        ``x`` (n, inputs) float32 and ``owners`` (n,): the numbers of each example that enter the first layer. ``None``
+        where the model has no first layer that gives examples away, or no client is known.
     """
-    if knowledge.model is None or knowledge.structure():
+    if not knowledge.has("layers") or knowledge.structure():
         return None
     try:
         # Examples are read off a first layer alone; without one no judge asks for them.
-        find_first_layer(knowledge.model)
+        columns = find_known_first_layer(knowledge).columns
     except FedAttackError:
         return None
     kept: list[tuple[str, NDArray[Any]]] = []
@@ -81,6 +85,8 @@ def held_examples(
         size += x.size
         if size > _MOST_NUMBERS:
             break
+        if columns:
+            x = x.reshape(len(x), -1)[:, list(columns)]
         kept.append((client, x))
     return join_examples(kept)
 

@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, StringConstraints
 
-from fedattack.attacks.answers import Answers, ShadowLosses
+from fedattack.attacks.answers import Answers, AskedOutputs, ShadowLosses
+from fedattack.attacks.roles import ArrayRole
 from fedattack.base.errors import short
 from fedattack.base.stored import ANY_KIND, APART, OPTIONAL, AsJson, Axes, Finite, OptionalKey, keys_of
 from fedattack.base.structured import fields
@@ -328,6 +329,11 @@ class Knowledge:
         What shadow models lose that the clients' own app trained, where this attacker cannot imitate its training.
     sends
         How replies are read, where they are not plainly the local models.
+    roles
+        What arrays are to the examples, as the gradients of a few showed it that the clients' own app gave.
+    outputs
+        What enters and leaves the last layer of clients' models of the auxiliary examples, as that app's gradients
+        showed it.
     record
         The id of the record that the server wrote; empty where nobody says of which record this is knowledge.
     """
@@ -350,6 +356,8 @@ class Knowledge:
     answers: Annotated[Answers | None, APART] = None
     shadow_losses: Annotated[ShadowLosses | None, APART] = None
     sends: Annotated[Sends | None, OPTIONAL] = None
+    roles: Annotated[tuple[ArrayRole, ...], Field(max_length=10_000), OPTIONAL] = ()
+    outputs: Annotated[AskedOutputs | None, APART] = None
     record: Annotated[str, AsJson(RecordId), OPTIONAL] = ""
 
     def asked(self) -> str:
@@ -381,10 +389,12 @@ class Knowledge:
         return self.nodes.get(node, node)
 
     def has(self, need: str) -> bool:
-        """Whether a piece of knowledge is there; losses come from a model, or from the clients' own app."""
+        """Whether a piece of knowledge is there; losses and layers come from a model, or from the clients' own app."""
         if need == "losses":
             return self.model is not None or self.answers is not None
-        # Knowledge has a field for each need; "losses" is the one need that two fields meet.
+        if need == "layers":
+            return self.model is not None or bool(self.roles)
+        # Knowledge has a field for each need, but for those that two fields meet.
         return getattr(self, need) is not None
 
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from pydantic import ConfigDict, Field, TypeAdapter, with_config
 from typing_extensions import TypedDict
 
-from fedattack.attacks.answers import read_answers, read_shadow_losses
+from fedattack.attacks.answers import read_answers, read_outputs, read_shadow_losses
 from fedattack.attacks.frozen import read_frozen
 from fedattack.attacks.knowledge import (
     BUILT_IN,
@@ -46,6 +46,7 @@ ATTRIBUTES = "attributes.npz"
 FROZEN = "frozen.npz"
 ANSWERS = "answers.npz"
 SHADOWS = "shadows.npz"
+OUTPUTS = "outputs.npz"
 
 # Numbers that beliefs about partial records have, and codes of values: so many, and as many as the file has bytes.
 _BELIEFS = 2**21
@@ -108,6 +109,7 @@ def _arrays_by_file(knowledge: Knowledge) -> dict[str, dict[str, NDArray[Any]]]:
         AUXILIARY: knowledge.auxiliary,
         ANSWERS: knowledge.answers,
         SHADOWS: knowledge.shadow_losses,
+        OUTPUTS: knowledge.outputs,
     }
     files |= {name: split(known)[1] for name, known in examples.items() if known is not None}
     if knowledge.public is not None:
@@ -156,6 +158,7 @@ def read_knowledge(folder: Path, *, trusted: Collection[str] = ()) -> Knowledge:
         "defence": _trust_defence(stated.get("defence"), folder, trusted),
         "frozen": _read_if_there(read_frozen, folder / FROZEN, None),
         "answers": _read_if_there(read_answers, folder / ANSWERS, targets),
+        "outputs": _read_if_there(read_outputs, folder / OUTPUTS, auxiliary),
         "shadow_losses": _read_if_there(read_shadow_losses, folder / SHADOWS, targets),
     }
     # Fields of the JSON file first, then those that lie in files of their own.

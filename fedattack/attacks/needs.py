@@ -24,7 +24,8 @@ class Needs:
     views, protocols
         The kinds of record that it can use.
     knowledge
-        Names of the attributes of :class:`Knowledge` that must be there.
+        Names of the attributes of :class:`Knowledge` that must be there; or ``losses`` or ``layers``, which come from a
+        model, or from the clients' own app.
     takes
         What may be missing in the record without making a number wrong: ``rounds`` and other ``clients``, as
         :class:`fedattack.record.Keep` leaves them out; and ``frozen`` weights, which the attacker puts back: for
@@ -153,6 +154,9 @@ VIEW, PROTOCOL, KEPT, UNKNOWN, UNFIT = "view", "protocol", "kept", "unknown", "u
 """Kinds of reasons why an attack cannot be made: the view, the protocol, what the record keeps, what is not known, and
 what is of a kind that the attack does not take."""
 
+READS_MODELS = frozenset({"model", "losses", "layers"})
+"""What attacks need to know that read a model out of replies."""
+
 NEEDS_VIEW = {
     "individual": Reason("it needs each client's reply, but this server sees only sums", VIEW),
     "aggregate": Reason(
@@ -166,6 +170,7 @@ NEEDS_VIEW = {
 _KNOWLEDGE = {
     "model": "the clients' model",
     "losses": "the clients' model and loss",
+    "layers": "the clients' model",
     "targets": "examples to ask about",
     "auxiliary": "examples of the attacker's own",
     "attributes": "attributes of the attacker's examples",

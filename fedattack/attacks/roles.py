@@ -21,7 +21,6 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from fedattack.attacks.tables import FEWEST
 from fedattack.base.errors import short
 from fedattack.base.stored import Name, Number
 from fedattack.base.structured import LABELS, MASK, SEPARATOR, leaves_of
@@ -40,8 +39,14 @@ TABLE, FIRST, LINEAR, HEAD, PROJECTION, NORM, OTHER = (
 )
 """What an array may be to the examples."""
 
+FEWEST = 10
+"""Rows of the smallest table: of fewer, hardly any client leaves one out."""
+
 BY_ROW = "the row that moves is the label of the example"
 """The evidence of a head that tells the label by the row that moves, and not by a sign."""
+
+BY_SOFTMAX = "of each example the gradient is below zero at the label alone, and adds up to 0 as that of a softmax"
+"""The evidence of a head whose loss is the cross-entropy of a softmax."""
 
 FEWEST_EXAMPLES = 3
 """Examples of which gradients are needed: of fewer, nothing shows what depends on the example."""
@@ -79,7 +84,7 @@ class Probe:
     missing
         By name why an array has no gradients.
     weights
-        By name (*shape): the model; empty where it does not matter.
+        By name (*shape): the model, in the order in which its arrays are sent; empty where it does not matter.
     """
 
     gradients: Mapping[str, NDArray[Any]]
@@ -106,6 +111,8 @@ class ArrayRole:
         Whether a neuron of the layer is a column of the array.
     is_tied
         Whether an output layer shares a table.
+    is_softmax
+        Whether the gradients of a head's outputs add up to 0, as those of a softmax's cross-entropy do.
     is_relu
         Whether a neuron below zero passes nothing on.
     scale, shift
@@ -122,15 +129,28 @@ class ArrayRole:
     bias: Name = ""
     is_transposed: bool = False
     is_tied: bool = False
+    is_softmax: bool = False
     is_relu: bool = False
     scale: Annotated[tuple[float, ...], Field(min_length=1)] = (1.0,)
     shift: Annotated[tuple[float, ...], Field(min_length=1)] = (0.0,)
     columns: tuple[Number, ...] = ()
 
     @property
+    def is_bias(self) -> bool:
+        """Whether it is the bias of a layer."""
+        return self.name == self.bias
+
+    @property
     def is_unchanged(self) -> bool:
         """Whether a first layer takes the example as it is."""
         return self.scale == (1.0,) and self.shift == (0.0,) and not self.columns
+
+
+@dataclass(frozen=True)
+class FoundRoles:
+    """What arrays are, in their order; its own form on disk."""
+
+    roles: tuple[ArrayRole, ...]
 
 
 @dataclass(frozen=True)
@@ -159,7 +179,10 @@ def find_roles(probes: Sequence[Probe], x: NDArray[Any], y: NDArray[Any]) -> tup
     tuple of ArrayRole
         In the order of the arrays, one or more for each.
     """
-    names = [*dict.fromkeys(name for probe in probes for name in (*probe.gradients, *probe.touched, *probe.missing))]
+    names: list[str] = []
+    for probe in probes:
+        for known in (probe.weights, probe.gradients, probe.touched, probe.missing):
+            names += [name for name in known if name not in names]
     shapes = _list_shapes(probes, names)
     if len(y) < FEWEST_EXAMPLES:
         why = f"{len(y)} examples are too few to see what depends on the example; expected {FEWEST_EXAMPLES} or more"
@@ -173,6 +196,14 @@ def find_roles(probes: Sequence[Probe], x: NDArray[Any], y: NDArray[Any]) -> tup
         else:
             roles += _agree([of_probe[name] for of_probe in found])
     return tuple(roles)
+
+
+def find_head(roles: Sequence[ArrayRole]) -> ArrayRole | None:
+    """Return the weights of the last layer of a softmax; ``None`` where there are none, and the last one of several."""
+    for role in reversed(roles):
+        if role.kind == HEAD and role.is_softmax and not role.is_bias and len(role.shape) == 2:
+            return role
+    return None
 
 
 def _list_shapes(probes: Sequence[Probe], names: Sequence[str]) -> dict[str, tuple[int, ...]]:
@@ -265,7 +296,10 @@ class _Finder:
             yield role(OTHER, self._probe.missing[name])
             return
         if name not in self._gradients:
-            yield role(OTHER, "its gradients were too large to be compared")
+            why = "no gradients of it are known"
+            if name in self._probe.touched:
+                why = "its gradients are too large to be compared"
+            yield role(OTHER, why)
             return
         if not self._gradients[name].any():
             yield role(OTHER, "no example moves it")
@@ -288,7 +322,7 @@ class _Finder:
             yield role(FIRST, said, **facts, **facts_of_first, is_relu=self._is_relu(name, layer))
         if told := self._tell_labels(layer):
             found = True
-            yield role(HEAD, told, **facts)
+            yield role(HEAD, told, **facts, is_softmax=told == BY_SOFTMAX)
         if not found:
             by_bias = f"the gradient of {layer.bias}" if layer.bias else "a vector"
             yield role(LINEAR, f"its gradient is the outer product of {by_bias} and what enters it", **facts)
@@ -352,9 +386,11 @@ class _Finder:
         if rows[own].all() and (others == 0).sum() == others.size - len(labels):
             return BY_ROW
         lowest = np.abs(rows).max(axis=1) * _ROUNDING
-        if (rows[own] < 0).all() and (others.min(axis=1) >= -lowest).all():
-            return "of each example the gradient is below zero at the label alone"
-        return ""
+        if (rows[own] >= 0).any() or (others.min(axis=1) < -lowest).any():
+            return ""
+        if (np.abs(rows.sum(axis=1)) <= lowest).all():
+            return BY_SOFTMAX
+        return "of each example the gradient is below zero at the label alone"
 
     def _tells_by_row(self, name: str) -> bool:
         """Say whether only the row of the label moves, as by a loss of the label's output alone."""
@@ -506,7 +542,8 @@ def _fit_each(numbers: Floats, entering: Floats) -> dict[str, Any] | None:
     means, middles = numbers.mean(axis=0), entering.mean(axis=0)
     variances = np.square(numbers - means).sum(axis=0)
     varies = variances > 0
-    scale = np.zeros(numbers.shape[1])
+    # A number that is always the same enters as it is, but for the shift.
+    scale = np.ones(numbers.shape[1])
     scale[varies] = ((numbers - means) * (entering - middles)).sum(axis=0)[varies] / variances[varies]
     shift = middles - scale * means
     if not varies.any() or not _is_near(entering, numbers * scale + shift):
@@ -577,12 +614,12 @@ def _find_tables(
         patterns = np.unique(touched[0][moved], axis=0)
         share = float(np.median(touched[0][moved].mean(axis=1)))
         is_same = len(touched) > 1 and all((one == touched[0]).all() for one in touched[1:])
-        if len(patterns) > 1 and share <= _ALONE and (ids or is_same):
+        if len(patterns) > 1 and (ids or (is_same and share <= _ALONE)):
             said = ids and f"the rows that move are those that examples name in {ids}"
             by_weights = "which rows move depends on the example, and not on the weights"
             evidence = said or f"{by_weights}: {share:.0%} of {rows:,} rows in the middle"
             yield ArrayRole(name, shapes[name], TABLE, evidence)
-        elif share > _ALONE and _is_tied(probes[0].gradients.get(name), x, rows):
+        elif _is_tied(probes[0].gradients.get(name), x, rows):
             evidence = (
                 "the rows that examples name move in other directions than all others, which a shared output moves"
             )

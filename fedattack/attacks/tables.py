@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from fedattack.attacks.knowledge import Knowledge
+from fedattack.attacks.roles import FEWEST, FIRST, OTHER, TABLE, ArrayRole
 from fedattack.base.structured import LABELS, MASK, SEPARATOR, fields
 from fedattack.record import Record
 from fedattack.record.format import Parameter
@@ -21,9 +22,6 @@ _MET = "met"
 
 # What layers are called that are tables: embed, embedding, embeddings, token_emb.
 _EMBEDDING = "emb"
-
-FEWEST = 10
-"""Rows of the smallest table: of fewer, hardly any client leaves one out."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +40,8 @@ class TokenTable:
         (n,): the words that are asked about, ascending.
     by_ids
         Whether no layer tells that it is a table: examples hold ids of which each has a row.
+    is_tied
+        Whether an output layer shares it, as far as gradients showed it.
     """
 
     name: str
@@ -49,6 +49,7 @@ class TokenTable:
     by_column: bool
     rows: Rows
     by_ids: bool = False
+    is_tied: bool = False
 
     def orient(self, array: NDArray[Any]) -> NDArray[Any]:
         """Return the array with words along its first axis."""
@@ -58,7 +59,8 @@ class TokenTable:
 def tables_of(model: nn.Module | None, knowledge: Knowledge, record: Record | None) -> list[TokenTable]:
     """Find the tables of the clients' model, or of a record where the attacker can build no model.
 
-    Where no layer and no name tells of a table, it is the one matrix that has a row for each id that examples hold.
+    Without a model, tables are those that the gradients of examples showed, where the app gave some. Where no layer, no
+    gradient and no name tells of a table, it is the one matrix that has a row for each id that examples hold.
     """
     if model is not None:
         shapes = [(name, tuple(parameter.shape)) for name, parameter in model.named_parameters()]
@@ -66,8 +68,29 @@ def tables_of(model: nn.Module | None, knowledge: Knowledge, record: Record | No
         return find_tables(model, knowledge) or find_tables_by_ids(shapes, knowledge)
     if record is None:
         return []
+    if any(role.kind != OTHER for role in knowledge.roles):
+        return find_tables_by_roles(knowledge.roles, knowledge)
     shapes = [(parameter.name, parameter.shape) for parameter in record.parameters]
     return find_named_tables(record.parameters) or find_tables_by_ids(shapes, knowledge)
+
+
+def find_tables_by_roles(roles: Sequence[ArrayRole], knowledge: Knowledge) -> list[TokenTable]:
+    """Find the tables among arrays whose roles gradients showed, the one with most rows first.
+
+    A first layer is a table in those inputs that are 0 or 1 in all examples of the attacker's.
+    """
+    tables = []
+    for role in roles:
+        if role.name in (knowledge.frozen or {}) or len(role.shape) != 2:
+            continue
+        module = role.name.rpartition(".")[0]
+        if role.kind == TABLE:
+            tables.append(TokenTable(role.name, module, False, np.arange(role.shape[0]), is_tied=role.is_tied))
+        elif role.kind == FIRST and role.is_unchanged:
+            rows = _find_binary_inputs(knowledge)
+            if len(rows):
+                tables.append(TokenTable(role.name, module, not role.is_transposed, rows))
+    return sorted(tables, key=lambda table: -len(table.rows))
 
 
 def find_tables_by_ids(shapes: Sequence[tuple[str, tuple[int, ...]]], knowledge: Knowledge) -> list[TokenTable]:

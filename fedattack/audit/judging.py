@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from fedattack.attacks import ATTACKS, Scores
+from fedattack.attacks.needs import READS_MODELS
 from fedattack.audit.below import mark_below_guessing
 from fedattack.audit.federation import dealt_anew
 from fedattack.audit.finding import (
@@ -132,7 +133,7 @@ def _judge_attack(
 def _if_read(finding: Finding, unread: str) -> Finding:
     """Take back that an attack found nothing in replies that are not understood; a leak that it found is one."""
     # An attack that reads neither models nor losses, but counts or metrics, was not misled.
-    reads_models = {"model", "losses"} & {*ATTACKS[finding.attack].needs.knowledge}
+    reads_models = READS_MODELS & {*ATTACKS[finding.attack].needs.knowledge}
     if finding.verdict not in (NO_EVIDENCE, TOO_FEW) or not reads_models or finding.is_right_in_part:
         return finding
     grounds = Reason(unread, ABOUT), Reason("replies that no attack can read show nothing")

@@ -84,7 +84,7 @@ def test_the_record_is_not_changed(case):
 def test_a_missing_need_is_refused_by_name(case, tmp_path):
     attack, folder = case
     record, known = Record(folder / "record"), read_knowledge(folder / "knowledge")
-    for need in ["model" if need == "losses" else need for need in attack.needs.knowledge]:
+    for need in ["model" if need in ("losses", "layers") else need for need in attack.needs.knowledge]:
         lacking = Knowledge(**{**vars(known), need: None})
         with pytest.raises(
             NeedsError, match=f"attack {attack.name} cannot be made of .*: .*the attacker does not know"

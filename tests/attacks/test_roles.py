@@ -7,6 +7,7 @@ from torch import nn
 
 from fedattack.attacks import Knowledge, ModelKnowledge, Targets
 from fedattack.attacks.first_layer import find_first_layer
+from fedattack.attacks.last_layer import find_last_layer
 from fedattack.attacks.roles import (
     BY_ROW,
     FIRST,
@@ -24,7 +25,6 @@ from fedattack.base.errors import NeedsError
 from fedattack.base.structured import pack
 from fedattack.learning import build_model
 from fedattack.learning.models import MODELS
-from fedattack.threats.labels.last_layer import find_last_layer
 from tests.attacks.probing import kinds_of, probe_of, roles_of, shuffle
 from tests.attacks.test_tables import Bare, Recommender
 from tests.threats.tokens.world import WordModel

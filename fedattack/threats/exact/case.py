@@ -175,9 +175,15 @@ class ExactCase(ClientsCase):
     def _flatten(self, x: NDArray[Any] | None) -> Floats:
         """Return examples as (n, inputs); none where they are of another form."""
         inputs = self.examples[0].shape[1]
-        if x is None or fields(x) or not len(x) or x[0].size != inputs:
-            return np.zeros((0, inputs))
-        return np.asarray(x.reshape(len(x), -1), dtype=np.float64)
+        nothing = np.zeros((0, inputs))
+        if x is None or fields(x) or not len(x):
+            return nothing
+        flat = np.asarray(x.reshape(len(x), -1), dtype=np.float64)
+        columns = [*self.found.columns]
+        # Of what does not enter the layer nothing is read.
+        if columns and max(columns) < flat.shape[1]:
+            flat = flat[:, columns]
+        return flat if flat.shape[1] == inputs else nothing
 
     @property
     def is_image(self) -> bool:

@@ -9,13 +9,18 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from fedattack.attacks.base import Attack, Seen
-from fedattack.attacks.first_layer import FirstLayer, find_first_layer, find_own_neurons
-from fedattack.attacks.knowledge import Knowledge, ModelKnowledge
+from fedattack.attacks.first_layer import (
+    FirstLayer,
+    count_known_outputs,
+    find_known_first_layer,
+    find_own_neurons,
+)
+from fedattack.attacks.knowledge import Knowledge
 from fedattack.attacks.local_models import readable
 from fedattack.attacks.matching import check_model, is_finite
 from fedattack.attacks.replies import list_updates, spread_replies, why_left_out
 from fedattack.base.errors import FedAttackError, NeedsError, RecordError
-from fedattack.base.stored import Axes, Name, Number
+from fedattack.base.stored import OPTIONAL, Axes, Name, Number
 from fedattack.learning.importing import Asked
 from fedattack.record import Observation, Record, Round
 from fedattack.record.format import Arrays
@@ -73,8 +78,8 @@ class ReadOffExamples:
         Nodes of the record.
     rules
         :data:`RULES`.
-    layer
-        The name of the layer's weights.
+    layer, columns
+        The name of the layer's weights, and which of an example's numbers enter it; empty for all.
     updates
         Those that were looked at.
     targets
@@ -107,6 +112,7 @@ class ReadOffExamples:
     groups: Annotated[NDArray[np.int64], Axes("found", low=0)]
     first: Annotated[NDArray[np.int64], Axes("found", low=0, into="updates")]
     seen: Annotated[NDArray[np.bool_], Axes("clients")]
+    columns: Annotated[tuple[Number, ...], OPTIONAL] = ()
 
 
 class FirstLayerReading(Attack):
@@ -123,10 +129,10 @@ class FirstLayerReading(Attack):
         """Say where the model's first layer is none that gives examples away."""
         known = knowledge.model
         # Examples of several arrays are refused already: they have no first layer that is one array's.
-        if known is None or isinstance(known.spec, Asked) or knowledge.structure():
+        if not knowledge.has("layers") or knowledge.structure() or (known and isinstance(known.spec, Asked)):
             return []
         try:
-            layer = find_first_layer(known)
+            layer = find_known_first_layer(knowledge)
         except FedAttackError as cause:
             return [str(cause)]
         frozen = [name for name in (layer.weight, layer.bias) if name in (knowledge.frozen or {})]
@@ -136,10 +142,9 @@ class FirstLayerReading(Attack):
 
     def attack(self, seen: Seen) -> ReadOffExamples:
         """Read one update after the other, and put together what each gives."""
-        if seen.knowledge.model is None:
-            raise AssertionError("checked by run")
-        check_model(seen.knowledge.model.build(), seen.record)
-        reader = _UpdateReader(self.options, find_first_layer(seen.knowledge.model), seen)
+        if seen.knowledge.model is not None:
+            check_model(seen.knowledge.model.build(), seen.record)
+        reader = _UpdateReader(self.options, find_known_first_layer(seen.knowledge), seen)
         for done, update in enumerate(reader.read_updates(seen.notes)):
             reader.look(update)
             seen.progress(done, done + 1)
@@ -189,11 +194,12 @@ class _UpdateReader:
     def __init__(self, options: ExactOptions, layer: FirstLayer, seen: Seen) -> None:
         record, knowledge = seen.record, seen.knowledge
         self.options, self.layer, self.record = options, layer, record
-        self.known = read_known_values(knowledge, layer.inputs)
+        self.known = read_known_values(knowledge, layer.inputs, layer.columns)
         self.rng = np.random.default_rng(seen.seed)
         self.training = knowledge.training
         self.weighing = Weighing.of(record.manifest["aggregation"])
-        self.tells_apart = _tells_apart(knowledge.model)
+        # Examples pull at the first layer in more than one direction with more than two outputs.
+        self.tells_apart = count_known_outputs(knowledge) > 2
         self.is_sum = record.view == "aggregate"
         self.nodes = {node: index for index, node in enumerate(record.nodes)}
         self.seen = np.zeros(len(self.nodes), dtype=np.bool_)
@@ -241,7 +247,7 @@ class _UpdateReader:
     ) -> Iterator[_FirstLayerUpdate]:
         """Yield of a sum of clients that were sent different models what neurons tell that are alive in one alone."""
         _, moved, rounding = read
-        starts = [self.layer.join(reply.received or {}) for reply in replies]
+        starts = [self.layer.unscale_weights(self.layer.join(reply.received or {})) for reply in replies]
         counts = [float(reply.count or 0) for reply in replies]
         noise = _ROUNDINGS * self.weighing.error(counts)
         if noise:
@@ -273,14 +279,14 @@ class _UpdateReader:
             moved, largest = after - before, np.maximum(np.abs(before), largest)
         if not moved.any():
             return "its first layer did not move"
-        rounding = epsilon * largest.max(axis=1)
+        rounding = epsilon * largest.max(axis=1) * self.layer.coarsening
         rounding = np.maximum(_ROUNDINGS * rounding, 1e-300)
         if self.is_sum:
             # Updates are read twice, and this takes long.
             if round_.seq not in self.noises:
                 self.noises[round_.seq] = _find_noise(moved)
             rounding = np.maximum(rounding, self.noises[round_.seq])
-        return before, moved, rounding
+        return self.layer.unscale_weights(before), self.layer.unscale_movement(moved), rounding
 
     def look(self, update: _FirstLayerUpdate) -> None:
         """Read one update."""
@@ -378,6 +384,7 @@ class _UpdateReader:
             groups=np.concatenate(all_groups),
             first=np.concatenate(firsts),
             seen=self.seen,
+            columns=self.layer.columns,
         )
 
     def _gather_of(self, client: int) -> _FoundExamples:
@@ -466,8 +473,3 @@ def _has_one_output(start: Arrays) -> bool:
         if array.ndim == 2 and len(array) > 2 and np.count_nonzero(array.any(axis=1)) == 1:
             return True
     return False
-
-
-def _tells_apart(model: ModelKnowledge | None) -> bool:
-    """Say whether examples pull at the first layer in more than one direction: with more than two outputs."""
-    return model is not None and model.classes > 2

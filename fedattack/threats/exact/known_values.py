@@ -1,5 +1,6 @@
 """The values that features have in the attacker's own examples: of whole numbers, codes and pixels there are few."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -63,10 +64,15 @@ class KnownValues:
         return snapped, np.asarray(fits & telling)
 
 
-def read_known_values(knowledge: Knowledge, inputs: int) -> KnownValues:
-    """Read the values of features from the attacker's own examples; of images all pixels have one scale."""
+def read_known_values(knowledge: Knowledge, inputs: int, columns: Sequence[int] = ()) -> KnownValues:
+    """Read the values of features from the attacker's own examples; of images all pixels have one scale.
+
+    ``columns`` are those of an example's numbers that are asked about; all where it is empty.
+    """
     known = [each.x for each in (knowledge.auxiliary, knowledge.targets) if each is not None and len(each)]
     parts = [x.reshape(len(x), -1).astype(np.float64) for x in known]
+    if columns:
+        parts = [x[:, list(columns)] for x in parts]
     if not parts or parts[0].shape[1] != inputs:
         return KnownValues(np.ones(inputs), (), np.zeros(inputs))
     x = np.concatenate(parts)

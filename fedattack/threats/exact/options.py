@@ -14,7 +14,7 @@ class ExactOptions(Options):
     needs = Needs(
         views=("individual", "aggregate"),
         protocols=("fedavg", "fedsgd"),
-        knowledge=("model",),
+        knowledge=("layers",),
         takes=("rounds", "clients", "models"),
         sgd=True,
     )

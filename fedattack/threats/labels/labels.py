@@ -10,8 +10,20 @@ from numpy.typing import NDArray
 from pydantic import Field
 from torch import nn
 
+from fedattack.attacks.answers import AskedOutputs
 from fedattack.attacks.base import Attack, Seen
 from fedattack.attacks.knowledge import Knowledge
+from fedattack.attacks.last_layer import (
+    LastLayer,
+    Outputs,
+    are_labels,
+    choose_examples,
+    compute_outputs,
+    draw_inputs,
+    find_known_last_layer,
+    interpolate,
+    list_shares,
+)
 from fedattack.attacks.local_models import readable
 from fedattack.attacks.matching import check_model, fits_model, is_finite
 from fedattack.attacks.replies import MOST_EXAMPLES, list_updates, spread_replies, why_left_out
@@ -21,14 +33,13 @@ from fedattack.learning import LocalSGD
 from fedattack.learning.importing import Asked
 from fedattack.record import Record, Round
 from fedattack.record.format import Arrays
-from fedattack.threats.labels.last_layer import LastLayer, Outputs, compute_outputs, find_last_layer, interpolate
 from fedattack.threats.labels.options import LabelsOptions
 from fedattack.threats.labels.rules import (
     apply_llg,
+    count_lowest,
     find_terms,
     give_labels,
     mean_shares,
-    restore_labels,
     round_counts,
     solve_shares,
 )
@@ -39,14 +50,8 @@ Floats = NDArray[np.float64]
 RULES = ("solved", "llg-plus", "llg", "idlg")
 """What counts, the best first: that which can be applied counts for the headline."""
 
-# Examples that the attacker computes gradients of, and inputs that it draws where it has none.
-_MOST_EXAMPLES, _DRAWN = 500, 200
-
 # Gradients of examples that are compared with each other: of those that the attacker has, and of made ones.
 _MOST_ROWS = 1_500
-
-# Models between start and end of a training that are looked at.
-_POINTS = 5
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,19 +115,19 @@ class LabelCounting(Attack):
     def unfit(self, record: Record, knowledge: Knowledge) -> list[str]:
         """Say where a model is no classifier that ends in a linear layer, one output a label."""
         known = knowledge.model
-        if known is None or isinstance(known.spec, Asked):
+        if not knowledge.has("layers") or (known and isinstance(known.spec, Asked)):
             return []
-        if known.loss != "cross-entropy" or known.classes < 2:
+        if known is not None and (known.loss != "cross-entropy" or known.classes < 2):
             wrong = f"the clients' loss is {known.loss} of {known.classes} outputs"
             return [f"it reads gradients of a cross-entropy, and {wrong}"]
         try:
-            last = find_last_layer(known.build())
+            last = find_known_last_layer(knowledge)
         except FedAttackError as cause:
             return [str(cause)]
         reasons = []
         if last.weight in (knowledge.frozen or {}):
             reasons.append(f"it reads how the last layer moves, and {last.weight} is frozen")
-        if last.classes != known.classes:
+        if known is not None and last.classes != known.classes:
             reasons.append(
                 f"it needs a model that ends in a linear layer of {known.classes} outputs, one a label; the last one "
                 f"here has {last.classes}"
@@ -132,16 +137,16 @@ class LabelCounting(Attack):
     def attack(self, seen: Seen) -> CountedLabels:
         """Count by each rule in every update, and keep the rules that most updates allow."""
         record, notes = seen.record, seen.notes
-        if seen.knowledge.model is None:
-            raise AssertionError("checked by run")
-        model = seen.knowledge.model.build()
-        check_model(model, record)
-        estimator = _Estimator.of(model, find_last_layer(model), seen)
+        model = None
+        if seen.knowledge.model is not None:
+            model = seen.knowledge.model.build()
+            check_model(model, record)
+        estimator = _Estimator.of(model, find_known_last_layer(seen.knowledge), seen)
         chosen = spread_replies(record, self.options.replies)
         updates: list[_Update] = []
         counted: list[dict[str, Floats]] = []
         for done, round_ in enumerate(record):
-            for update in _read_updates(round_, chosen.get(round_.seq, set()), model, notes):
+            for update in _read_updates(round_, chosen.get(round_.seq, set()), estimator, notes):
                 shares = estimator.count(update)
                 if shares:
                     updates.append(update)
@@ -202,7 +207,8 @@ def _count_of_clients(
 class _Update:
     """A reply, or the sum of several."""
 
-    number: int  # Of its round.
+    seq: int  # The position of its round, and the round's number.
+    number: int
     sizes: Mapping[str, int]  # By node, how many examples each has that is in it.
     start: Arrays  # The model that was sent, and what came back: models, or gradients.
     sent: Arrays
@@ -217,8 +223,9 @@ class _Update:
 class _Estimator:
     """What is needed to count the labels of an update."""
 
-    model: nn.Module  # The architecture, and its last layer.
+    model: nn.Module | None  # The architecture; ``None`` where the clients' own app was asked in its place.
     last: LastLayer
+    asked: AskedOutputs | None  # What the app showed.
     x: NDArray[Any] | None  # Examples of the attacker's with their labels; drawn inputs have none.
     labels: NDArray[np.int64] | None
     prior: Floats  # (classes,): shares of the labels among them.
@@ -226,21 +233,23 @@ class _Estimator:
     gradients: bool  # Whether clients send gradients.
 
     @classmethod
-    def of(cls, model: nn.Module, last: LastLayer, seen: Seen) -> "_Estimator":
+    def of(cls, model: nn.Module | None, last: LastLayer, seen: Seen) -> "_Estimator":
         """Choose the attacker's examples, or draw inputs where it has none."""
         knowledge, notes = seen.knowledge, seen.notes
         auxiliary, gradients = knowledge.auxiliary, seen.record.protocol == "fedsgd"
-        rng = np.random.default_rng(seen.seed)
+        asked = knowledge.outputs
         prior = np.full(last.classes, 1 / last.classes)
         x, labels = None, None
-        has_labels = auxiliary is not None and auxiliary.y.dtype.kind == "i" and len(auxiliary) > 0
-        if auxiliary is not None and has_labels and 0 <= auxiliary.y.min() <= auxiliary.y.max() < last.classes:
-            rows = np.sort(rng.permutation(len(auxiliary))[:_MOST_EXAMPLES])
+        if auxiliary is not None and are_labels(auxiliary.y, last.classes):
+            rows = choose_examples(len(auxiliary), seen.seed)
+            if asked is not None:
+                rows = asked.rows
             x, labels = auxiliary.x[rows], auxiliary.y[rows]
             counts = np.bincount(auxiliary.y, minlength=last.classes)
             prior = (counts + 1) / (counts + 1).sum()
-        elif knowledge.model is not None and not knowledge.structure():
-            x = rng.normal(size=(_DRAWN, *knowledge.model.input_shape)).astype(np.float32)
+        elif (knowledge.model is not None or asked is not None) and not knowledge.structure():
+            if knowledge.model is not None:
+                x = draw_inputs(knowledge.model.input_shape, seen.seed)
             notes.append("the attacker has no auxiliary examples: it uses random inputs instead, which tell less")
         training = knowledge.training
         if gradients:
@@ -249,7 +258,7 @@ class _Estimator:
             notes.append(
                 "it is not known how clients train, so the length of a step is unknown: only the rule LLG is used"
             )
-        return cls(model, last, x, labels, prior, training, gradients)
+        return cls(model, last, asked, x, labels, prior, training, gradients)
 
     def weigh(self, update: _Update) -> dict[str, float]:
         """Say by node which share of an update is whose: by examples, and by the length of its training."""
@@ -264,15 +273,12 @@ class _Estimator:
         gradient, is_scaled = self._gradient(update)
         if not gradient.any():
             return {}
-        inputs = self.last.layer.in_features
+        inputs = self.last.inputs
         sums = gradient[:, :inputs].sum(axis=1)
         examples = update.examples
         counts: dict[str, Any] = {"llg": apply_llg(sums, examples)}
         if is_scaled:
-            arrays = {self.last.weight: gradient[:, :inputs]}
-            if self.last.bias is not None:
-                arrays[self.last.bias] = gradient[:, inputs]
-            counts["idlg"] = np.bincount(restore_labels(self.model, arrays, examples), minlength=len(sums))
+            counts["idlg"] = count_lowest(gradient, examples, has_bias=self.last.bias is not None)
         shares = {rule: count / examples for rule, count in counts.items()}
         path = self._path(update) if is_scaled else []
         if path:
@@ -306,22 +312,32 @@ class _Estimator:
 
     def _path(self, update: _Update) -> list[Outputs]:
         """Compute the attacker's examples at models between start and end; nothing where that cannot be done."""
-        if self.x is None:
-            return []
-        steps = 1
-        if self.training is not None:
-            steps = max(self.training.steps(size) for size in update.sizes.values())
         path = []
-        for share in np.linspace(0, (steps - 1) / steps, min(steps, _POINTS)):
-            state = interpolate(update.start, update.sent, float(share)) if share else dict(update.start)
-            outputs = compute_outputs(self.model, self.last, state, self.x)
-            if outputs is None or not is_finite([outputs.softmax, outputs.inputs]):
+        for share in list_shares(self.training, max(update.sizes.values())):
+            outputs = self._compute(update, share)
+            if outputs is not None and is_finite([outputs.softmax, outputs.inputs]):
+                path.append(outputs)
+            elif self.model is not None or not share:
                 return []
-            path.append(outputs)
         return path
 
+    def _compute(self, update: _Update, share: float) -> Outputs | None:
+        """Compute the attacker's examples at one model between start and end, or read what the app showed of it."""
+        if self.model is None:
+            found = None
+            if self.asked is not None and len(update.sizes) == 1:
+                found = self.asked.find(update.seq, *update.sizes, share)
+            if found is None:
+                return None
+            softmax, inputs = found
+            return Outputs(softmax.astype(np.float64), inputs.astype(np.float64), self.last.bias is not None)
+        if self.x is None:
+            return None
+        state = interpolate(update.start, update.sent, share) if share else dict(update.start)
+        return compute_outputs(self.model, self.last, state, self.x)
 
-def _read_updates(round_: Round, nodes: set[str], model: nn.Module, notes: list[str]) -> Iterator[_Update]:
+
+def _read_updates(round_: Round, nodes: set[str], estimator: _Estimator, notes: list[str]) -> Iterator[_Update]:
     """Yield the replies of a round that are looked at, or its sum; a note says why one cannot be used."""
     for replies, sent_out, sent, where in list_updates(round_, nodes):
         start, sizes = readable(sent_out), {reply.node: int(reply.count or 0) for reply in replies}
@@ -332,11 +348,21 @@ def _read_updates(round_: Round, nodes: set[str], model: nn.Module, notes: list[
             notes.append(f"{where}: {total:,} examples are more than {MOST_EXAMPLES:,}")
         elif start is None or sent is None:
             notes.append(f"{where}: what model was sent, or what came back, is not in the record")
-        elif fits_model(model, start, f"{where}: what was sent", notes) and fits_model(model, dict(sent), where, notes):
+        elif _fits(estimator, start, f"{where}: what was sent", notes) and _fits(estimator, dict(sent), where, notes):
             if is_finite([*start.values(), *sent.values()]):
-                yield _Update(round_.number, sizes, start, dict(sent))
+                yield _Update(round_.seq, round_.number, sizes, start, dict(sent))
             else:
                 notes.append(f"{where}: numbers are not finite")
+
+
+def _fits(estimator: _Estimator, arrays: Arrays, where: str, notes: list[str]) -> bool:
+    """Say whether arrays are those of the model, or hold its last layer where that is all that is known of it."""
+    if estimator.model is not None:
+        return fits_model(estimator.model, arrays, where, notes)
+    if estimator.last.fits(arrays):
+        return True
+    notes.append(f"{where}: {estimator.last.weight} is not in it, or has another shape")
+    return False
 
 
 def _choose_rules(counted: Sequence[Mapping[str, Floats]]) -> tuple[str, ...]:

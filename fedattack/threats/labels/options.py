@@ -14,7 +14,7 @@ class LabelsOptions(Options):
     needs = Needs(
         views=("individual", "aggregate"),
         protocols=("fedavg", "fedsgd"),
-        knowledge=("model",),
+        knowledge=("layers",),
         takes=("rounds", "clients", "frozen", "structures"),
         sgd=True,
     )

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from scipy.optimize import nnls
 from torch import nn
 
+from fedattack.attacks.last_layer import Outputs, find_last_layer
 from fedattack.record.format import Arrays
-from fedattack.threats.labels.last_layer import Outputs, find_last_layer
 
 Floats = NDArray[np.float64]
 Counts = NDArray[np.int64]
@@ -51,14 +51,18 @@ def restore_labels(model: nn.Module, movement: Arrays, records: int) -> Counts:
         If the model does not end in a linear layer.
     """
     last = find_last_layer(model)
-    if last.bias is not None:
-        gradient = movement[last.bias].astype(np.float64)
-        share = 1 / records
-    else:
-        gradient = movement[last.weight].astype(np.float64).sum(axis=1)
-        share = float(-gradient[gradient < 0].sum()) / records
-    counts = take_lowest(gradient, np.zeros(len(gradient), dtype=np.int64), records, -share)
+    counts = count_lowest(last.join(movement), records, has_bias=last.bias is not None)
     return np.repeat(np.arange(len(counts)), counts)
+
+
+def count_lowest(gradient: Floats, records: int, *, has_bias: bool) -> Counts:
+    """Count labels (classes,) by iDLG in the gradient of a last layer, as :meth:`LastLayer.join` puts it."""
+    lowest = gradient[:, -1]
+    share = 1 / records
+    if not has_bias:
+        lowest = gradient.sum(axis=1)
+        share = float(-lowest[lowest < 0].sum()) / records
+    return take_lowest(lowest, np.zeros(len(lowest), dtype=np.int64), records, -share)
 
 
 def take_lowest(gradient: Floats, counts: Counts, examples: int, impact: float) -> Counts:
@@ -166,7 +170,7 @@ def solve_shares(path: Sequence[Outputs], labels: Counts | None, gradient: Float
         (n,): their labels; ``None`` for drawn inputs.
     gradient
         (classes, inputs + 1): mean gradient of the client's examples, as
-        :meth:`fedattack.threats.labels.last_layer.LastLayer.join` puts it.
+        :meth:`fedattack.attacks.last_layer.LastLayer.join` puts it.
 
     Returns
     -------

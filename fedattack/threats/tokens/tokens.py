@@ -27,6 +27,10 @@ _TABLES = (
     "it needs an embedding, ten inputs of 0 or 1 in a first linear layer, or a matrix with a row for each id of "
     "examples"
 )
+_NO_TABLE = (
+    "it needs a table, an array of which the example decides which rows move; gradients of single examples from the "
+    "app's own step show none"
+)
 
 
 @dataclass(frozen=True)
@@ -132,6 +136,8 @@ class MovedRows(Attack):
 
 def _say_that_none(knowledge: Knowledge) -> str:
     """Say what was looked for, and where it was not found."""
+    if knowledge.model is None and knowledge.roles:
+        return _NO_TABLE
     if knowledge.model is None:
         return f"{_TABLES}; the attacker cannot build the model, and no array's name or shape points to a table"
     return f"{_TABLES}; none was found in this model"
@@ -172,7 +178,7 @@ def _join_named(tables: Sequence[TokenTable], parts: Sequence[_FoundRows]) -> ND
 def _is_tied(model: nn.Module | None, table: TokenTable) -> bool:
     """Say whether another layer shares the table's array, as far as that is known."""
     if model is None or table.by_ids:
-        return False
+        return table.is_tied
     own = model.get_submodule(table.module).weight
     holders = 0
     for layer in model.modules():
@@ -230,6 +236,9 @@ def _read_table(
         return f"{where}: {table.name} is not in it, or cannot be read"
     if before.shape != after.shape or before.ndim != 2:
         return f"{where}: {table.name} has the shape {after.shape}; expected {before.shape}"
+    if table.rows.max() >= len(table.orient(before)):
+        # Clients of another architecture may have a smaller table.
+        return f"{where}: {table.name} has {len(table.orient(before))} rows; expected {table.rows.max() + 1} or more"
     if not is_finite([before, after]):
         return f"{where}: {table.name} holds numbers that are not finite"
     before, after = table.orient(before), table.orient(after)

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from sklearn.datasets import load_digits
 from torch import nn
 
+from fedattack.attacks.last_layer import compute_outputs, find_last_layer, interpolate
 from fedattack.learning import LocalSGD, build_model, full_gradient, train_local
-from fedattack.threats.labels.last_layer import compute_outputs, find_last_layer, interpolate
 from fedattack.threats.labels.rules import (
     apply_llg,
     find_terms,

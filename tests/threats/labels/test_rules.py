@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch import nn
 
+from fedattack.attacks.last_layer import Outputs, compute_outputs, find_last_layer, interpolate
 from fedattack.base.errors import NeedsError
 from fedattack.learning import build_model, full_gradient
-from fedattack.threats.labels.last_layer import Outputs, compute_outputs, find_last_layer, interpolate
 from fedattack.threats.labels.rules import (
     MADE,
     apply_llg,

@@ -1,0 +1,275 @@
+"""Apps of which no model can be built: their own step shows what arrays are, and questions follow from that."""
+
+import importlib
+import json
+import sys
+import zlib
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+
+from fedattack.apps import asking
+from fedattack.apps.answering import Interview
+from fedattack.apps.app import App
+from fedattack.attacks import ATTACKS, ModelKnowledge, Scores
+from fedattack.attacks.knowledge_files import read_knowledge
+from fedattack.attacks.roles import TABLE
+from fedattack.audit.truth import read_truth
+from fedattack.base.files import write_npz
+from fedattack.record import Record
+from fedattack.record.folder import Part
+from fedattack.runs.pipeline import judge_folder
+from fedattack.runs.watch import Watch
+from tests.apps.worlds import pose_all, run_here
+
+CLIENTS, ITEMS = 6, 60
+
+BEGINNING = """
+import numpy as np
+import torch
+from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp import ServerApp
+from flwr.serverapp.strategy import FedAvg
+from torch import nn
+"""
+
+ENDING = """
+
+server = ServerApp()
+
+
+@server.main()
+def main(grid, context):
+    torch.manual_seed(4)
+    strategy = FedAvg(fraction_evaluate=0.0)
+    strategy.start(grid=grid, initial_arrays=ArrayRecord(make().state_dict()), num_rounds=2)
+"""
+
+# Nobody can import a class of a function: the app is asked.
+RECOMMENDER = f"""{BEGINNING}
+ITEMS, WIDTH = {ITEMS}, 8
+
+
+def make():
+    MAKE
+    return Own()
+
+
+def examples_of(site):
+    rng = np.random.default_rng(50 + site)
+    items = rng.choice(ITEMS - 1, size=14, replace=False)
+    items[0] = ITEMS - 1 if site == 0 else items[0]
+    return torch.tensor(items), torch.tensor(rng.normal(size=14), dtype=torch.float32)
+
+
+client = ClientApp()
+
+
+@client.train()
+def train(message, context):
+    model = make()
+    model.load_state_dict(message.content["arrays"].to_torch_state_dict())
+    site = context.node_config["partition-id"]
+    items, ratings = examples_of(site)
+    taste = torch.tensor(np.random.default_rng(site).normal(size=WIDTH), dtype=torch.float32)
+    optimizer = OPTIMIZER
+    for rows in torch.arange(14).split(7):
+        optimizer.zero_grad()
+        nn.functional.mse_loss(model(items[rows]) @ taste, ratings[rows]).backward()
+        optimizer.step()
+    content = {{"arrays": ArrayRecord(model.state_dict()), "metrics": MetricRecord({{"num-examples": 14}})}}
+    return Message(RecordDict(content), reply_to=message)
+{ENDING}"""
+
+EMBEDDING = "class Own(nn.Embedding):\n        __init__ = lambda self: nn.Embedding.__init__(self, ITEMS, WIDTH)"
+BARE = """class Own(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.liked = nn.Parameter(torch.randn(ITEMS, WIDTH))
+
+        def forward(self, ids):
+            # Nobody sees in the examples which rows are taken.
+            return self.liked[(ids * 7 + 3) % ITEMS]"""
+# One step on a few examples, of a network that nobody can import; what enters it may be scaled.
+CLASSIFIER = f"""{BEGINNING}
+FEATURES, CLASSES, OWN = 20, 4, 4
+GENERATOR = torch.Generator().manual_seed(1)
+X = torch.rand(6, OWN, FEATURES, generator=GENERATOR)
+Y = torch.randint(CLASSES, (6, OWN), generator=GENERATOR)
+
+
+def twin():
+    return nn.Sequential(nn.Linear(FEATURES, 96), nn.ReLU(), nn.Linear(96, CLASSES))
+
+
+def make():
+    class Own(nn.Sequential):
+        def forward(self, x):
+            return super().forward(ENTERING)
+
+    return Own(*twin())
+
+
+client = ClientApp()
+
+
+@client.train()
+def train(message, context):
+    model = make()
+    model.load_state_dict(message.content["arrays"].to_torch_state_dict())
+    site = context.node_config["partition-id"]
+    nn.functional.cross_entropy(model(X[site]), Y[site]).backward()
+    torch.optim.SGD(model.parameters(), lr=0.1).step()
+    content = {{"arrays": ArrayRecord(model.state_dict()), "metrics": MetricRecord({{"num-examples": OWN}})}}
+    return Message(RecordDict(content), reply_to=message)
+{ENDING}"""
+ONE_STEP = """    nn.functional.cross_entropy(model(X[site]), Y[site]).backward()
+    torch.optim.SGD(model.parameters(), lr=0.1).step()
+"""
+SEVERAL_STEPS = """    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for rows in torch.arange(OWN).split(8):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(X[site][rows]), Y[site][rows]).backward()
+        optimizer.step()
+"""
+EVALUATION = """
+@client.evaluate()
+def evaluate(message, context):
+    model = make()
+    model.load_state_dict(message.content["arrays"].to_torch_state_dict())
+    generator = torch.Generator().manual_seed(100 + context.node_config["partition-id"])
+    x, y = torch.rand(20, FEATURES, generator=generator), torch.randint(CLASSES, (20,), generator=generator)
+    with torch.no_grad():
+        loss = nn.functional.cross_entropy(model(x), y).item()
+    metrics = MetricRecord({"loss": loss, "num-examples": 20})
+    return Message(RecordDict({"metrics": metrics}), reply_to=message)
+
+
+server = ServerApp()"""
+OPTIMIZERS = ("torch.optim.SGD(model.parameters(), lr=0.1)", "torch.optim.Adam(model.parameters(), lr=0.01)")
+
+
+@pytest.fixture
+def here(monkeypatch):
+    """Ask in this process: another one takes seconds to begin."""
+
+    def run_in_place(request: Path, answers: Path, place: Path, say) -> None:
+        monkeypatch.setattr(sys, "path", [*sys.path])
+        write_npz(answers, Interview(json.loads(request.read_text())).answer(lambda line: say(0, 1)))
+
+    monkeypatch.setattr(asking, "_run", run_in_place)
+
+
+def run_app(tmp_path, monkeypatch, text: str) -> tuple[Part, App, ModuleType]:
+    """Write an app, and run it in this process, under witness and observed; its module is returned, too."""
+    package = f"own_app_{zlib.crc32(text.encode())}"
+    folder = tmp_path / "app"
+    (folder / package).mkdir(parents=True)
+    (folder / package / "__init__.py").touch()
+    (folder / package / "app.py").write_text(text)
+    (folder / "pyproject.toml").write_text(
+        f'[project]\nname = "{package}"\nversion = "1.0.0"\n[tool.flwr.app]\npublisher = "somebody"\n'
+        f'[tool.flwr.app.components]\nserverapp = "{package}.app:server"\nclientapp = "{package}.app:client"\n'
+    )
+    monkeypatch.syspath_prepend(folder)
+    module = importlib.import_module(f"{package}.app")
+    part = Part(tmp_path / "out", "")
+    run_here(part, module.server, module.client, {}, CLIENTS)
+    return part, App(folder, {}, CLIENTS), module
+
+
+def judge(part: Part, posed, *attacks: str) -> dict:
+    """Make attacks and judge them."""
+    for attack in attacks:
+        ATTACKS[attack].run(Record(part.record), posed.knowledge, device="cpu").save(part.scores(attack))
+    findings, _ = judge_folder(part.folder, device="cpu", watch=Watch())
+    return {finding.name: finding for finding in findings}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("table", [EMBEDDING, BARE])
+def test_rows_are_named_of_a_recommender_that_is_one_table(table, optimizer, tmp_path, here, monkeypatch):
+    text = RECOMMENDER.replace("MAKE", table).replace("OPTIMIZER", optimizer)
+    part, app, module = run_app(tmp_path, monkeypatch, text)
+    (posed,) = pose_all([part], app=app)
+    assert posed.knowledge.model is None
+    assert [role.kind for role in posed.knowledge.roles] == [TABLE]
+    # The folder says the same.
+    assert read_knowledge(part.knowledge).roles == posed.knowledge.roles
+    (said,) = [note for note in posed.notes if "single examples" in note]
+    assert "is a table (" in said
+    truth = read_truth(part.truth).answers["tokens"]
+    for site in range(CLIENTS):
+        items = module.examples_of(site)[0].numpy()
+        if table is BARE:
+            items = (items * 7 + 3) % ITEMS
+        assert truth["rows"][truth["owners"] == str(site)].tolist() == sorted(items)
+    found = judge(part, posed, "tokens")["tokens.f1"]
+    assert (found.value, found.verdict) == (1.0, "leak")
+
+
+def known(posed, module: ModuleType):
+    """What the attacker would know that can build the model."""
+    model = ModelKnowledge(f"{module.__name__}:twin", (module.FEATURES,), module.CLASSES, arguments={})
+    return replace(posed.knowledge, model=model, answers=None, roles=())
+
+
+@pytest.mark.slow
+def test_examples_are_read_off_as_where_the_model_can_be_built(tmp_path, here, monkeypatch):
+    part, app, module = run_app(tmp_path, monkeypatch, CLASSIFIER.replace("ENTERING", "x"))
+    (posed,) = pose_all([part], app=app)
+    assert posed.knowledge.model is None
+    by_roles = ATTACKS["exact"].run(Record(part.record), posed.knowledge, device="cpu")
+    by_layers = ATTACKS["exact"].run(Record(part.record), known(posed, module), device="cpu")
+    assert len(by_layers.arrays["examples"]) > 6
+    assert by_roles.arrays.keys() == by_layers.arrays.keys()
+    for name, array in by_layers.arrays.items():
+        np.testing.assert_array_equal(by_roles.arrays[name], array, err_msg=name)
+    found = judge(part, posed, "exact")
+    assert found["exact.recovered"].verdict == "leak"
+    assert found["exact.precision"].value > 0.75
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("has_bias", [True, False])
+def test_labels_are_counted_as_where_the_model_can_be_built(has_bias, tmp_path, here, monkeypatch):
+    text = CLASSIFIER.replace("ENTERING", "x").replace("OWN = 20, 4, 4", "OWN = 20, 4, 24")
+    text = text.replace("server = ServerApp()", EVALUATION).replace("fraction_evaluate=0.0", "fraction_evaluate=1.0")
+    # Several steps, so that models between start and end are looked at, too.
+    text = text.replace(ONE_STEP, SEVERAL_STEPS)
+    if not has_bias:
+        text = text.replace("nn.Linear(96, CLASSES)", "nn.Linear(96, CLASSES, bias=False)")
+    part, app, module = run_app(tmp_path, monkeypatch, text)
+    (posed,) = pose_all([part], app=app)
+    assert posed.knowledge.model is None
+    assert posed.knowledge.outputs.softmax.shape[1] == len(posed.knowledge.auxiliary)
+    by_roles = ATTACKS["labels"].run(Record(part.record), posed.knowledge, device="cpu")
+    by_layers = ATTACKS["labels"].run(Record(part.record), known(posed, module), device="cpu")
+    assert by_layers.facts["rules"] == by_roles.facts["rules"] == ["solved", "llg-plus", "llg", "idlg"]
+    assert by_roles.arrays.keys() == by_layers.arrays.keys()
+    for name, array in by_layers.arrays.items():
+        np.testing.assert_array_equal(by_roles.arrays[name], array, err_msg=name)
+    assert judge(part, posed, "labels")["labels.right"].value > 0.8
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("entering", ["x * 2 - 1", "x[:, [4, 2, 0, 7, 9, 3]]"])
+def test_examples_are_read_off_that_enter_scaled_or_in_part(entering, tmp_path, here, monkeypatch):
+    text = CLASSIFIER.replace("ENTERING", entering)
+    if "[" in entering:
+        text = text.replace("nn.Linear(FEATURES, 96)", "nn.Linear(6, 96)")
+    part, app, module = run_app(tmp_path, monkeypatch, text)
+    (posed,) = pose_all([part], app=app)
+    found = judge(part, posed, "exact")
+    assert found["exact.recovered"].verdict == "leak"
+    assert found["exact.precision"].value > 0.75
+    scores = Scores.load(part.scores("exact"))
+    own = module.X.reshape(-1, module.FEATURES).numpy()
+    own = own[:, [4, 2, 0, 7, 9, 3]] if "[" in entering else own
+    apart = np.abs(scores.arrays["examples"][:, None] - own).max(axis=2).min(axis=1)
+    assert (apart < 1e-3).mean() == pytest.approx(found["exact.precision"].value)
