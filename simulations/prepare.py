@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedattack.attacks import Knowledge, KnownDefence, write_knowledge
+from fedattack.attacks.coding import find_coding
 from fedattack.attacks.held_examples import HeldByClients
 from fedattack.attacks.registry import find_answers
 from fedattack.audit.truth import HeldRecords, Privacy, write_truth
@@ -69,7 +70,8 @@ def prepare(
     goal = goal_of(settings)
     # Canaries are nodes after all clients.
     canaries = [str(client) for client in range(settings.clients, settings.nodes)]
-    common = Knowledge(limits=data.limits, canaries=tuple(canaries), record=settings.record_id)
+    coding = find_coding(np.concatenate([data.x_train, data.x_test]), data.columns)
+    common = Knowledge(limits=data.limits, coding=coding, canaries=tuple(canaries), record=settings.record_id)
     if study.framework.trains_model:
         model = study.models.known()
         # Models that do not fit the data are better refused now than after the training.

@@ -43,7 +43,7 @@ def test_a_room_imports_those_before_it(module, file):
 
 def test_attacks_see_neither_truth_nor_pages():
     """A threat's judge with what belongs to it, and its section, do; what declares the threat imports both."""
-    seeing = {"judge", "case", "exchange", "blind", "confidence", "counterparts", "section", "tables"}
+    seeing = {"judge", "case", "cells", "exchange", "blind", "confidence", "counterparts", "section", "tables"}
     # What stands in what clients send is found by whoever knows their examples.
     seeing |= {"contents", "counting", "items", "judged_values", "matching", "value_rows"}
     for module, file in MODULES.items():

@@ -18,6 +18,7 @@ from fedattack.apps.targets import ExampleChoice, choose_targets
 from fedattack.apps.witnessing import NOTHING_TRAINED
 from fedattack.attacks import ATTACKS, Knowledge, ModelKnowledge, Targets, write_knowledge
 from fedattack.attacks.answers import ShadowLosses
+from fedattack.attacks.coding import find_coding
 from fedattack.attacks.held_examples import HeldByClients
 from fedattack.attacks.knowledge_files import read_public
 from fedattack.attacks.needs import READS_MODELS
@@ -326,6 +327,8 @@ def _know_besides(holding: Holding, chosen: ExampleChoice, asked: Questions, not
     # Three axes: channels, height, width, as images have.
     if len(holding.shape) == 3 and holding.complete and "limits" not in asked.without:
         knowledge = replace(knowledge, limits=_limits(holding))
+    if len(holding.shape) == 1 and holding.complete and "limits" not in asked.without:
+        knowledge = replace(knowledge, coding=find_coding(np.stack([x for x, _ in holding.complete.values()])))
     if chosen.auxiliary and "auxiliary" not in asked.without:
         knowledge = replace(knowledge, auxiliary=_examples(holding, chosen.auxiliary))
     return knowledge

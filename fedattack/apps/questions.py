@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 WITHOUT: Mapping[str, str] = {
     "auxiliary": "examples of its own that nobody trained on",
     "training": "how clients train",
-    "limits": "the least and the largest input of each channel",
+    "limits": "the least and the largest input of each channel, and how a table's columns are coded",
     "shares": "how common each value of the column is",
 }
 """What an attacker may be left without, by name."""

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from pydantic import Field, StringConstraints
 
 from fedattack.attacks.answers import Answers, AskedOutputs, ShadowLosses
+from fedattack.attacks.coding import TableCoding
 from fedattack.attacks.roles import ArrayRole
 from fedattack.base.errors import short
 from fedattack.base.stored import ANY_KIND, APART, OPTIONAL, AsJson, Axes, Finite, OptionalKey, keys_of
@@ -315,6 +316,8 @@ class Knowledge:
         What clients do to their updates, where this attacker knows of it.
     limits
         Least and largest model input of each channel of images, as the app's own scaling gives them.
+    coding
+        Which model inputs encode each column of a table.
     frozen
         By the model's names, weights that no client changes and that the record does not hold.
     nodes
@@ -351,6 +354,7 @@ class Knowledge:
     attributes: Annotated[Mapping[str, AuxiliaryAttribute] | None, APART] = None
     defence: Annotated[KnownDefence | None, OPTIONAL] = None
     limits: Annotated[tuple[tuple[Finite, Finite], ...] | None, OPTIONAL] = None
+    coding: Annotated[TableCoding | None, OPTIONAL] = None
     frozen: Annotated[Mapping[str, NDArray[Any]] | None, APART] = None
     canaries: Annotated[tuple[Text, ...], OPTIONAL] = ()
     answers: Annotated[Answers | None, APART] = None

@@ -14,6 +14,7 @@ from pydantic import ConfigDict, Field, TypeAdapter, with_config
 from typing_extensions import TypedDict
 
 from fedattack.attacks.answers import read_answers, read_outputs, read_shadow_losses
+from fedattack.attacks.coding import TableCoding
 from fedattack.attacks.frozen import read_frozen
 from fedattack.attacks.knowledge import (
     BUILT_IN,
@@ -146,6 +147,7 @@ def read_knowledge(folder: Path, *, trusted: Collection[str] = ()) -> Knowledge:
     auxiliary = _read_if_there(read_targets, folder / AUXILIARY, model)
     # The limits are of channels, which the model's input shape names first.
     _check_limits(stated.get("limits"), where, model)
+    _check_coding(stated.get("coding"), where, model)
     further = {
         "model": model,
         "targets": targets,
@@ -184,6 +186,14 @@ def _check_limits(limits: tuple[tuple[float, float], ...] | None, where: Path, m
         raise DataError(
             f"{where}: limits are {short(str([*map(list, limits)]))}; expected the least and the largest input of each "
             f"of {channels} channels"
+        )
+
+
+def _check_coding(coding: TableCoding | None, where: Path, model: ModelKnowledge | None) -> None:
+    if coding is not None and model is not None and model.input_shape != (len(coding.low),):
+        raise DataError(
+            f"{where}: the coding is of examples of shape ({len(coding.low)},), and the model takes "
+            f"{model.input_shape}; state the coding of the model's inputs, or none"
         )
 
 

@@ -1,12 +1,14 @@
 """A tiny federation of images, one or a few at each client, written to a run folder without running Flower."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from sklearn.datasets import load_digits
 from torch import nn
 
+from fedattack.attacks.coding import TableCoding, find_coding
 from fedattack.attacks.knowledge import Knowledge, ModelKnowledge
 from fedattack.attacks.knowledge_files import write_knowledge
 from fedattack.audit.truth import HeldRecords, note_node, write_truth
@@ -22,6 +24,27 @@ def digits() -> tuple[np.ndarray, np.ndarray]:
     bundled = load_digits()
     x = bundled.images[:, np.newaxis]
     return ((x - x.mean()) / x.std()).astype(np.float32), bundled.target.astype(np.int64)
+
+
+TABLE = ModelKnowledge(spec="mlp", input_shape=(13,), classes=2, hidden=32)
+
+
+def table(count: int = 600) -> tuple[np.ndarray, np.ndarray]:
+    """Return rows (count, 13) of two numbers, categories of four and of six values, and two values; and classes."""
+    draw = np.random.default_rng(7)
+    numbers = draw.normal(size=(count, 2))
+    numbers = (numbers - numbers.mean(axis=0)) / numbers.std(axis=0)
+    four = draw.choice(4, size=count, p=[0.4, 0.3, 0.2, 0.1])
+    six = draw.choice(6, size=count)
+    two = draw.choice(2, size=(count, 1))
+    x = np.concatenate([numbers, np.eye(4)[four], np.eye(6)[six], two], axis=1).astype(np.float32)
+    return x, (numbers[:, 0] + (four == 1) + draw.normal(size=count) > 0.3).astype(np.int64)
+
+
+def write_table_run(folder: Path, **options: Any) -> Path:
+    """Write such a federation of rows of a table, whose coding the attacker knows."""
+    x, y = table()
+    return write_inversion_run(folder, model=TABLE, data=(x, y), coding=find_coding(x), **options)
 
 
 def normed(input_shape: tuple[int, ...] = (1, 8, 8), classes: int = 10) -> nn.Module:
@@ -43,13 +66,17 @@ def write_inversion_run(
     model: ModelKnowledge = MODEL,
     silent: bool = False,
     seed: int = 0,
+    data: tuple[np.ndarray, np.ndarray] | None = None,
+    coding: TableCoding | None = None,
 ) -> Path:
     """Write record, knowledge and truth; ``silent`` clients send updates of records that are not theirs."""
-    x, y = digits()
+    x, y = data or digits()
     order = np.random.default_rng(seed).permutation(len(y))
     rows = order[: clients * each].reshape(clients, each)
     others = order[clients * each : 2 * clients * each].reshape(clients, each)
-    network = build_model(model.spec, input_shape=model.input_shape, classes=10, hidden=model.hidden, seed=seed)
+    network = build_model(
+        model.spec, input_shape=model.input_shape, classes=model.classes, hidden=model.hidden, seed=seed
+    )
     common = {name: value.numpy().copy() for name, value in network.state_dict().items()}
     writer = RecordWriter(folder / "record", protocol=protocol, seed=seed, facts={"lr": training.lr})
     for number in range(1, rounds + 1):
@@ -66,14 +93,14 @@ def write_inversion_run(
         mean = {name: np.mean([reply.arrays[name] for reply in replies], axis=0, dtype=np.float32) for name in common}
         common = gradient_step(common, mean, training.lr) if protocol == "fedsgd" else mean
     writer.close(final=common)
-    write_knowledge(folder / "knowledge", Knowledge(model=model, training=training))
+    write_knowledge(folder / "knowledge", Knowledge(model=model, training=training, coding=coding))
     unheld = order[2 * clients * each :][:300]
     held = rows.reshape(-1)
     write_truth(
         folder / "truth",
         clients=[str(client) for client in range(clients)],
-        classes=[str(label) for label in range(10)],
-        counts=np.array([np.bincount(y[own], minlength=10) for own in rows]),
+        classes=[str(label) for label in range(model.classes)],
+        counts=np.array([np.bincount(y[own], minlength=model.classes) for own in rows]),
         evaluation=(x[unheld], y[unheld]),
         targets="",
         records=HeldRecords(x[held], y[held], tuple(str(client) for client in range(clients) for _ in range(each))),

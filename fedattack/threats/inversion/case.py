@@ -158,11 +158,12 @@ class InversionCase(Case):
         attacked = []
         for indices, rows in zip(self.clients_replies.values(), self.clients_rows, strict=True):
             replies = [self.reconstruct(self.batches[index][0]) for index in indices]
-            attacked.append(AttackedClient(self.true_records(rows), self._cells(self.held.y[rows]), replies))
+            attacked.append(AttackedClient(self.true_records(rows), self.label_cells(self.held.y[rows]), replies))
         rng = np.random.default_rng((self.seed, _EXCHANGING))
-        return exchange(attacked, (self.scale(unheld), self._cells(labels)), RECOGNISED, rng, draws)
+        return exchange(attacked, (self.scale(unheld), self.label_cells(labels)), RECOGNISED, rng, draws)
 
-    def _cells(self, labels: NDArray[Any]) -> NDArray[np.int64]:
+    def label_cells(self, labels: NDArray[Any]) -> NDArray[np.int64]:
+        """Return the groups (n,) within which examples are exchanged: their classes, or one group of all."""
         return labels.astype(np.int64) if self.has_classes else np.zeros(len(labels), dtype=np.int64)
 
     @cached_property

@@ -124,6 +124,70 @@ def exchange(
     )
 
 
+@dataclass(frozen=True)
+class ExchangedCells:
+    """What the cells of one run's rows come to in exchanges; row 0 is the truth.
+
+    Attributes
+    ----------
+    cells, rows
+        (1 + exchanges, examples): the share of an example's cells that is right, and in which share of its rounds all
+        are.
+    arrangements
+        How many exchanges differ.
+    """
+
+    cells: NDArray[np.float32]
+    rows: NDArray[np.float32]
+    arrangements: float
+
+
+def exchange_cells(
+    attacked: Sequence[AttackedClient],
+    others: tuple[Floats, Integers],
+    tolerance: Floats,
+    rng: np.random.Generator,
+    draws: int,
+) -> ExchangedCells:
+    """Exchange the true rows of a table with others of their labels, and count the right cells each time.
+
+    Parameters
+    ----------
+    attacked, others
+        As for :func:`exchange`; examples and reconstructions are cells (n, columns).
+    tolerance
+        (columns,): how far a cell may be off.
+    rng, draws
+        As for :func:`exchange`.
+    """
+    of_truth = np.concatenate([client.labels for client in attacked])
+    chosen = _chosen(of_truth, others[1], rng)
+    pool = np.concatenate([*(client.examples for client in attacked), others[0][chosen]])
+    labels = np.concatenate([of_truth, others[1][chosen]])
+    indices = _draw_indices(labels, len(of_truth), rng, _worth(attacked, draws))
+
+    shares, whole = [], []
+    start = 0
+    for client in attacked:
+        own = indices[:, start : start + len(client.labels)]
+        rounds = []
+        for found in client.replies:
+            right = right_cells(pool, found, tolerance).mean(axis=2)
+            # Nothing stands for an example where there are fewer reconstructions.
+            given = np.concatenate([right, np.zeros((len(pool), 1))], axis=1)
+            rounds.append(given[own, _pair(-right, own)])
+        shares.append(np.mean(rounds, axis=0))
+        whole.append(np.mean(np.array(rounds) == 1, axis=0))
+        start += len(client.labels)
+    arrangements = _arrangements([client.labels for client in attacked], labels)
+    return ExchangedCells(_join(shares), _join(whole), arrangements)
+
+
+def right_cells(rows: Floats, found: Floats, tolerance: Floats) -> NDArray[np.bool_]:
+    """Return which cells (n, m, columns) of rows (n, columns) each of m reconstructions has right."""
+    return np.asarray(np.abs(rows[:, np.newaxis] - found) <= tolerance)
+
+
 def arrangements_of(of_clients: Sequence[Integers], of_others: Integers) -> float:
     """Count the exchanges of :func:`exchange` that differ.
 

@@ -12,7 +12,8 @@ Both differ from the papers in three ways, each of which finds more at the same 
 - The cosine distance is half the squared distance of unit vectors. One minus a cosine ends at the precision of 1.
 
 Where a client's buffers tell the statistics of its batches, these are matched, too; see
-:mod:`fedattack.threats.inversion.batch_norm`.
+:mod:`fedattack.threats.inversion.batch_norm`. Tables whose columns are known are searched for as rows of categories and
+numbers; see :mod:`fedattack.threats.inversion.table_rows`.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.func import functional_call, grad, replace_all_batch_norm_modules_, vmap
 
+from fedattack.attacks.coding import TableCoding
 from fedattack.base.machine import MEMORY
 from fedattack.learning import LocalSGD
 from fedattack.learning.soft_losses import soft_loss
@@ -44,6 +46,7 @@ from fedattack.threats.inversion.batch_norm import (
     step_weights,
 )
 from fedattack.threats.inversion.options import MOST_ORDERED, Method, Order
+from fedattack.threats.inversion.table_rows import Relaxation, Span, leave_span, pool_rows
 
 Arrays = Mapping[str, NDArray[Any]]
 Tensors = Mapping[str, Tensor]
@@ -61,6 +64,8 @@ _ORDER_START, _BALANCED = 0.1, 8
 _BETAS, _TINY = (0.9, 0.99), 1e-8
 # Steps fall along this power of half a cosine. Larger ones serve smooth networks, and smaller ones ReLU.
 _FALL = 1.5
+# Weight of the distance of rows from what a first layer says that they are sums of, against that of the movement.
+_SPAN = 0.1
 # The range that is taken where none is known: inputs of mean 0 and deviation 1.
 _RANGE = 3.0
 # Keeps the logarithm finite. Single precision does not tell smaller distances of unit vectors from 0.
@@ -93,6 +98,8 @@ class ReplyBatch:
     statistics
         Statistics of its batches, as :func:`fedattack.threats.inversion.batch_norm.read_statistics` has them; empty
         where nothing tells them.
+    span
+        Of rows of a table what they are sums of, where a first layer tells it.
     """
 
     received: Arrays
@@ -100,6 +107,7 @@ class ReplyBatch:
     records: int
     labels: NDArray[np.int64] | None = None
     statistics: Arrays = field(default_factory=dict)
+    span: Span | None = None
 
 
 @dataclass(frozen=True)
@@ -109,12 +117,14 @@ class Search:
     Attributes
     ----------
     method
-        ``cos``: cosine distance, Adam; ``l2``: squared distance as a share of the movement's, L-BFGS.
+        ``cos``: cosine distance, Adam; ``l2``: squared distance as a share of the movement's, L-BFGS; ``table``: as
+        ``cos``, for rows of a table.
     iterations
         How often a batch's movement may be computed, over all its starts.
     restarts
         Starts from different random examples. With Adam every other one takes signed slopes. Those with the larger
-        objectives are given up early (successive halving), and the one with the least is taken.
+        objectives are given up early (successive halving), and the one with the least is taken. Of rows of a table all
+        go on to the end, and are pooled.
     variation
         Weight of the total variation, which counts for images alone, against the logarithm of the distance.
     box
@@ -124,6 +134,8 @@ class Search:
     order
         Which examples are in which mini-batch. ``fixed``: as they stand, in every epoch. ``searched``: each example is
         in every mini-batch by a part, and the parts are searched for, too, where :meth:`ClientModel.can_order` allows.
+    coding
+        How a table's columns are coded; needed by ``table``.
     """
 
     method: Method = "cos"
@@ -133,6 +145,7 @@ class Search:
     box: Box | None = None
     statistics: float = 0.0
     order: Order = "fixed"
+    coding: TableCoding | None = None
 
 
 class Reconstructed(NamedTuple):
@@ -147,11 +160,15 @@ class Reconstructed(NamedTuple):
     objectives
         (restarts,): the least objective of each start, at its end or when it was given up; NaN where it diverged. It is
         what half the squared distance of movements counts, the client's of length 1, plus the weighted variation.
+    unsure
+        (n, columns): of rows of a table, as :func:`~fedattack.threats.inversion.table_rows.pool_rows` has it; else
+        ``None``.
     """
 
     x: NDArray[np.float32]
     y: NDArray[Any]
     objectives: NDArray[np.float64]
+    unsure: NDArray[np.float64] | None = None
 
 
 class ClientModel:
@@ -362,9 +379,19 @@ class _Problem:
         self._statistics = _stack(statistics, statistics[0] if how.statistics else ())
         self._free = batches[0].labels is None
         self._low, self._span = self._range()
+        self._relaxation: Relaxation | None = None
+        if how.method == "table":
+            if how.coding is None:
+                raise AssertionError("checked by the attack")
+            self._relaxation = Relaxation(how.coding, device)
+        spans = [to_tensor(batch.span.basis, device=device) for batch in batches if batch.span is not None]
+        self._spans = torch.stack(spans) if spans else None
+        self._floors = torch.tensor([batch.span.floor for batch in batches if batch.span is not None], device=device)
         start = self._draw(draws, (records, *shape))
         # Inputs are searched for as shares of their range, so that steps have the same size whatever the range is.
-        if how.box is None:
+        if self._relaxation is not None:
+            self._shares = self._relaxation.start(start)
+        elif how.box is None:
             self._shares = start / self._span
         else:
             self._shares = self._inside(0.5 + start / 4)
@@ -397,7 +424,15 @@ class _Problem:
         low, high = (torch.from_numpy(limit).float().to(device) for limit in self._how.box)
         return low, high - low
 
+    def _inputs(self, shares: Tensor) -> Tensor:
+        """Return examples of which the shares are searched for."""
+        if self._relaxation is not None:
+            return self._relaxation.rows(shares)
+        return self._low + self._span * shares
+
     def _inside(self, shares: Tensor) -> Tensor:
+        if self._relaxation is not None:
+            return self._relaxation.inside(shares)
         if self._how.box is None:
             return shares
         return shares.clamp(0, 1)
@@ -410,14 +445,20 @@ class _Problem:
         return torch.from_numpy(np.concatenate(starts)).float().to(self._client.device)
 
     def solve(self) -> list[Reconstructed]:
-        ends = self._adam() if self._how.method == "cos" else self._lbfgs()
-        x = self._low + self._span * ends.shares
+        ends = self._lbfgs() if self._how.method == "l2" else self._adam()
+        x = self._inputs(ends.shares)
         objectives = ends.objectives.reshape(-1, self._how.restarts).double().cpu().numpy()
         results = []
         for batch, row in enumerate(objectives):
             best = batch * self._how.restarts + int(row.argmin())
             labels = self._labels(batch, ends.y[best])
-            results.append(Reconstructed(x[best].cpu().numpy(), labels, np.where(np.isinf(row), np.nan, row)))
+            row = np.where(np.isinf(row), np.nan, row)
+            if self._how.coding is None:
+                results.append(Reconstructed(x[best].cpu().numpy(), labels, row))
+                continue
+            found = x[batch * self._how.restarts : (batch + 1) * self._how.restarts].cpu().numpy()
+            pooled = pool_rows(self._how.coding, found, row)
+            results.append(Reconstructed(pooled.x, labels, row, pooled.unsure))
         return results
 
     def _labels(self, batch: int, searched: Tensor) -> NDArray[Any]:
@@ -436,6 +477,8 @@ class _Problem:
     def _adam(self) -> _Ends:
         restarts, ends = self._how.restarts, self._ends()
         ladder = rungs(self._how.iterations, restarts)
+        if self._relaxation is not None:
+            ladder = [(restarts, max(self._how.iterations // restarts, 1))]
         total, done, among = sum(steps for _, steps in ladder), 0, restarts
         rows = torch.arange(len(self._shares), device=self._client.device)
         variables = [
@@ -500,13 +543,13 @@ class _Problem:
             targets = y.softmax(dim=-1)
         batches = rows // self._how.restarts
         parameters, buffers = _rows(self._parameters, batches), _rows(self._buffers, batches)
-        x = self._low + self._span * shares
+        x = self._inputs(shares)
         order = []
         if self._deals:
             order.append(draw_counts(parts, self._sizes))
         moved, statistics = vmap(self._client.follow)(parameters, buffers, x, targets, *order)
         moved = scale_values(moved, self._scale[batches])
-        if self._how.method == "cos":
+        if self._how.method != "l2":
             moved = scale_values(moved, (_products(moved, moved) + torch.finfo(torch.float32).tiny).rsqrt())
         wanted = _rows(self._targets, batches)
         apart = {name: moved[name] - target for name, target in wanted.items()}
@@ -514,6 +557,9 @@ class _Problem:
         if self._statistics:
             apart_by = distances(statistics, _rows(self._statistics, batches))
             objectives = objectives + self._how.statistics * _stretch(apart_by + _LEAST_DISTANCE)
+        if self._spans is not None:
+            apart_by = leave_span(x, self._spans[batches]) + self._floors[batches]
+            objectives = objectives + _SPAN * _stretch(apart_by)
         if self._how.variation:
             objectives = objectives + self._how.variation * torch.stack([*map(total_variation, shares)])
         return objectives
@@ -624,10 +670,10 @@ def groups_of(
     batches: Sequence[ReplyBatch], how: Search, training: LocalSGD, memory: int, device: torch.device
 ) -> Iterator[dict[int, ReplyBatch]]:
     """Yield by index batches of which the same is known, and whose searches fit into memory together; few on a CPU."""
-    alike: dict[tuple[int, bool, frozenset[str]], list[tuple[int, ReplyBatch]]] = defaultdict(list)
+    alike: dict[tuple[int, bool, frozenset[str], bool], list[tuple[int, ReplyBatch]]] = defaultdict(list)
     for index, batch in enumerate(batches):
         statistics = frozenset(batch.statistics if how.statistics else ())
-        alike[batch.records, batch.labels is None, statistics].append((index, batch))
+        alike[batch.records, batch.labels is None, statistics, batch.span is None].append((index, batch))
     most = _MOST_ON_GPU
     if device.type == "cpu":
         most = _MOST_ON_CPU

@@ -1,8 +1,8 @@
 """Gradient inversion: the examples that a client trained on, from what it sent.
 
 Geiping et al. 2020, "Inverting gradients – how easy is it to break privacy in federated learning?"; beside it the
-squared distance of Zhu et al. 2019 and the label rule of Zhao et al. 2020. The server has nothing of the examples: it
-looks for some whose training would have moved the model as the client's did.
+squared distance of Zhu et al. 2019, the rows of tables of Vero et al. 2023, and the label rule of Zhao et al. 2020. The
+server has nothing of the examples: it looks for some whose training would have moved the model as the client's did.
 """
 
 from collections import defaultdict
@@ -19,6 +19,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from fedattack.attacks._fan_out import fan_out
 from fedattack.attacks.base import Attack, Seen
+from fedattack.attacks.first_layer import FirstLayer, find_first_layer
 from fedattack.attacks.knowledge import Knowledge, ModelKnowledge
 from fedattack.attacks.matching import check_model, check_state, is_finite, is_zero
 from fedattack.attacks.replies import choose_rounds, replied, why_left_out
@@ -38,10 +39,11 @@ from fedattack.threats.inversion.gradient_inversion import (
     groups_of,
     invert_group,
 )
-from fedattack.threats.inversion.options import UNBOUNDED, GradientInversionOptions, Labels, Method, Order
+from fedattack.threats.inversion.options import POOLED, UNBOUNDED, GradientInversionOptions, Labels, Method, Order
+from fedattack.threats.inversion.table_rows import Span, find_span
 from fedattack.threats.labels.rules import restore_labels
 
-VARIATION: Mapping[Method, float] = {"cos": 3.0, "l2": 0.0}
+VARIATION: Mapping[Method, float] = {"cos": 3.0, "l2": 0.0, "table": 0.0}
 """Weights of the total variation. Geiping et al. regularise their cosine search; deep leakage has no such term."""
 
 
@@ -141,6 +143,9 @@ class ReconstructedExamples:
         (records,): by which reply each example was reconstructed.
     objectives
         (batches, restarts): NaN where a search diverged.
+    unsure
+        (records, columns): how unsure of each cell of a table the attacker is, from 0 to 1; ``None`` for what was not
+        searched for as a table.
     """
 
     batches: tuple[InvertedReply, ...]
@@ -157,6 +162,22 @@ class ReconstructedExamples:
     labels: Annotated[NDArray[Any], Axes("records", nan=True, rest=True, kinds="iuf")]
     of_batch: Annotated[NDArray[np.int64], Axes("records", low=0, called="batches", into="batches")]
     objectives: Annotated[NDArray[np.float64] | None, Axes("batches", "restarts", nan=True)] = None
+    unsure: Annotated[NDArray[np.float64] | None, Axes("records", "columns", low=0, high=1)] = None
+
+
+def _find_layer(model: ModelKnowledge) -> FirstLayer | None:
+    """Return the first layer if it takes rows of a table as they are, and is fully connected."""
+    try:
+        return find_first_layer(model)
+    except NeedsError:
+        return None
+
+
+def _read_span(batch: ReplyBatch, layer: FirstLayer) -> Span | None:
+    """Read what a batch's rows are sums of, if the first layer tells it."""
+    if not layer.fits(batch.movement):
+        return None
+    return find_span(layer.join(batch.movement), batch.records)
 
 
 def _search(
@@ -184,6 +205,7 @@ class GradientInversion(Attack):
         "how many examples a client has",
         "means and variances in a batch, if clients send the buffers of batch normalisation",
         "the range of an image's pixels, if the knowledge states it or has auxiliary images",
+        "how a table's columns are coded, with their means and deviations, if the knowledge states it",
     )
 
     def attack(self, seen: Seen) -> ReconstructedExamples:
@@ -199,6 +221,7 @@ class GradientInversion(Attack):
         training = client_training(record, training)
         client = ClientModel(architecture, trust_given(model.loss), training, device=pick_device(seen.device))
         label = self._label_of(model)
+        method = self._method_of(knowledge)
         batches, replies = self._read_batches(seen, architecture, training, label)
         if not batches:
             raise NeedsError(
@@ -210,18 +233,24 @@ class GradientInversion(Attack):
         seen.notes.extend(self._note_order(client, counts))
         variation = options.variation
         if variation is None:
-            variation = VARIATION[options.method]
-        box = self._box_of(knowledge, model.input_shape)
-        how = Search(
-            options.method, options.iterations, options.restarts, variation, box, options.statistics, options.order
-        )
+            variation = VARIATION[method]
+        restarts = options.restarts or {"table": POOLED}.get(method, 1)
+        box = coding = None
+        if method == "table":
+            coding, layer = knowledge.coding, _find_layer(model)
+            # The weights' decay moves a layer by its own weights, too.
+            if layer is not None and not training.weight_decay:
+                batches = [replace(batch, span=_read_span(batch, layer)) for batch in batches]
+        else:
+            box = self._box_of(knowledge, model.input_shape)
+        how = Search(method, options.iterations, restarts, variation, box, options.statistics, options.order, coding)
         searched = self._search_batches(batches, how, model, training, client.device, seen)
-        images, labels, objectives = zip(*searched, strict=True)
+        images, labels, objectives, unsure = zip(*searched, strict=True)
         return ReconstructedExamples(
             batches=tuple(replies),
-            method=options.method,
+            method=method,
             iterations=options.iterations,
-            restarts=options.restarts,
+            restarts=restarts,
             variation=variation,
             statistics=options.statistics,
             order=options.order,
@@ -232,7 +261,21 @@ class GradientInversion(Attack):
             labels=np.concatenate(labels),
             of_batch=np.repeat(np.arange(len(batches)), counts),
             objectives=np.stack(objectives),
+            unsure=None if coding is None else np.concatenate(unsure),
         )
+
+    def _method_of(self, knowledge: Knowledge) -> Method:
+        """Say which search is made."""
+        coding = knowledge.coding
+        if self.options.method is None:
+            # Of numbers alone there is nothing to relax.
+            return "cos" if coding is None or all(coding.is_number) else "table"
+        if self.options.method == "table" and coding is None:
+            raise NeedsError(
+                f"attack {self.name}: method=table needs a table whose coding is known, and the knowledge states none; "
+                "take method=cos"
+            )
+        return self.options.method
 
     def _read_batches(
         self, seen: Seen, architecture: nn.Module, training: LocalSGD, label: Labels

@@ -20,10 +20,11 @@ from fedattack.audit.reach import Prepared, Reach
 from fedattack.audit.significance import Significance, count_of, exchange_within, least_p, significance_of
 from fedattack.audit.table import Row, rows_of
 from fedattack.threats.inversion.case import MEAN, RANDOM, RECOGNISED, Compared, Floats, InversionCase
-from fedattack.threats.inversion.exchange import arrangements_of
+from fedattack.threats.inversion.cells import COMMON, RANDOM_ROW, TOLERANCE, CellsCase, Flags
+from fedattack.threats.inversion.exchange import Exchanged, ExchangedCells, arrangements_of
 from fedattack.threats.inversion.images import IDENTICAL, Images
 from fedattack.threats.inversion.preflight import Preflight
-from fedattack.threats.inversion.tables import MOST_PICTURES, RECORDS
+from fedattack.threats.inversion.tables import COLUMNS, MOST_PICTURES, QUARTER_NAMES, QUARTERS, RECORDS
 
 # The stream of random numbers of tests.
 _TESTING = 3
@@ -50,6 +51,18 @@ class InversionJudge(Judge[InversionCase]):
         self.guesses: dict[str, list[list[Compared]]] = {}
         for name in (RANDOM, MEAN):
             self.guesses[name] = [case.guesses[name] for case in cases]
+        self.cells = self._read_cells()
+        self.exchanged_cells = [of_run.exchange(self.draws) for of_run in self.cells]
+
+    def _read_cells(self) -> list[CellsCase]:
+        """Read rows of a table with categories cell by cell; nothing of other examples."""
+        cells = []
+        for case in self.cases:
+            coding = case.knowledge.coding
+            if coding is None or all(coding.is_number):
+                return []
+            cells.append(CellsCase(case, coding))
+        return cells
 
     @measure("recognised", f"Examples reconstructed to {RECOGNISED:g} dB or better", headline=True)
     def recognise_examples(self) -> Measurement:
@@ -59,7 +72,7 @@ class InversionJudge(Judge[InversionCase]):
         return found.measured(
             f"chance is {RANDOM}, the null a reconstruction from another client's reply",
             null=self._recognise(self.nulls).null(),
-            test=self._test("recognised", np.mean),
+            test=self._test("recognised", np.mean, self.exchanged),
             chance=self._recognise(self.guesses[RANDOM]).value,
             baselines=by_mean,
             bars=by_mean,
@@ -91,6 +104,34 @@ class InversionJudge(Judge[InversionCase]):
             interval=median_interval(values, bounds=(0.0, 1.0)),
             units="",
             baselines={name: _median_of(self._by_seed(guesses, "error")) for name, guesses in self.guesses.items()},
+            verdict=NOT_APPLICABLE,
+        )
+
+    @measure("cells", "Cells of rows that are right")
+    def count_cells(self) -> Measurement | None:
+        """Count the right cells of rows of a table."""
+        return self._count_right("cells", CellsCase.share_cells, self.show(COLUMNS) if self.cells else {})
+
+    @measure("rows", "Rows that are right in all cells")
+    def count_rows(self) -> Measurement | None:
+        """Count the rows of a table that are right as a whole."""
+        return self._count_right("rows", CellsCase.share_rows, {})
+
+    @measure("sure-cells", "Cells that are right of the quarter that the attacker is surest of")
+    def count_sure_cells(self) -> Measurement | None:
+        """Count the right ones of the cells about which the searches agree most."""
+        series = self.show(QUARTERS)
+        if not series[QUARTERS.name]:
+            return None
+        surest = series[QUARTERS.name][0]
+        # Cells of a row are not independent of each other: there is no interval.
+        return Measurement(
+            reason="the attacker knows which cells these are: those on which its searches agree most; the verdict is "
+            "that of all cells",
+            value=surest["right"],
+            n=surest["cells"],
+            baselines={COMMON: surest["common"]},
+            series=series,
             verdict=NOT_APPLICABLE,
         )
 
@@ -160,7 +201,11 @@ class InversionJudge(Judge[InversionCase]):
     @rows_of(RECORDS)
     def list_examples(self, case: InversionCase) -> Iterator[Row]:
         """List every example with how well it was reconstructed from each reply."""
-        for (number, client, rows), result in zip(case.batches, case.results, strict=True):
+        cells: Sequence[Flags | None] = [None] * len(case.batches)
+        for of_run in self.cells:
+            if of_run.case is case:
+                cells = of_run.results
+        for (number, client, rows), result, of_cells in zip(case.batches, case.results, cells, strict=True):
             round_ = case.found.batches[number].round
             for index, record in enumerate(rows.tolist()):
                 ratio = float(result.ratio[index])
@@ -172,16 +217,70 @@ class InversionJudge(Judge[InversionCase]):
                     "ssim": None if result.similarity is None else float(result.similarity[index]),
                     "mse": float(result.error[index]),
                     "recognised": ratio >= RECOGNISED,
+                    "cells": None if of_cells is None else float(of_cells[index].mean()),
                 }
 
-    def _test(self, measure: str, middle: Callable[..., Any]) -> Significance:
+    @rows_of(COLUMNS)
+    def list_columns(self, case: InversionCase) -> Iterator[Row]:
+        """List every column of a table with the share of its cells that is right."""
+        for of_run in self.cells:
+            if of_run.case is not case:
+                continue
+            right = np.concatenate(of_run.results).mean(axis=0)
+            common = np.concatenate(of_run.guesses[COMMON]).mean(axis=0)
+            for name, share, guessed in zip(of_run.coding.names, right.tolist(), common.tolist(), strict=True):
+                yield {"column": name, "right": share, "common": guessed}
+
+    @rows_of(QUARTERS)
+    def divide_cells(self) -> Iterator[Row]:
+        """Divide the cells of all runs by how sure of them the attacker is, the surest first."""
+        parts = [of_run.sureness for of_run in self.cells]
+        unsure, right, common = (np.concatenate(values) for values in zip(*parts, strict=True)) if parts else ([],) * 3
+        if not len(unsure):
+            return
+        for number, cells in enumerate(np.array_split(np.argsort(unsure, kind="stable"), len(QUARTER_NAMES))):
+            if len(cells):
+                yield {
+                    "quarter": QUARTER_NAMES[number],
+                    "cells": len(cells),
+                    "right": float(right[cells].mean()),
+                    "common": float(common[cells].mean()),
+                }
+
+    def _count_right(
+        self, name: str, share: Callable[[CellsCase, Sequence[Flags]], Floats], series: Mapping[str, Any]
+    ) -> Measurement | None:
+        """Count what is right of rows of a table, beside guesses without any gradient."""
+        if not self.cells:
+            return None
+        found = Rate.of([share(of_run, of_run.results) for of_run in self.cells])
+        nulls = Rate.of([share(of_run, of_run.nulls) for of_run in self.cells])
+        guessed = {}
+        for guess in (RANDOM_ROW, COMMON):
+            guessed[guess] = Rate.of([share(of_run, of_run.guesses[guess]) for of_run in self.cells]).value
+        by_common = {COMMON: guessed[COMMON]}
+        return found.measured(
+            f"a number is right within {TOLERANCE:g} standard deviations; chance is {RANDOM_ROW}, the null what is "
+            "rebuilt from another client's reply",
+            null=nulls.null(),
+            test=self._test(name, np.mean, self.exchanged_cells),
+            chance=guessed[RANDOM_ROW],
+            baselines=by_common,
+            bars=by_common,
+            series=series,
+            by_seed=found.by_seed,
+        )
+
+    def _test(
+        self, measure: str, middle: Callable[..., Any], exchanges: Sequence[Exchanged] | Sequence[ExchangedCells]
+    ) -> Significance:
         """Hold the middle of all examples' values against what exchanges give.
 
         Each run has a table of exchanges, of which the truth is one; a draw takes a row of each.
         """
-        tables = [getattr(exchanged, measure) for exchanged in self.exchanged]
+        tables = [getattr(exchanged, measure) for exchanged in exchanges]
         arrangements = 1.0
-        for table, exchanged in zip(tables, self.exchanged, strict=True):
+        for table, exchanged in zip(tables, exchanges, strict=True):
             arrangements *= min(exchanged.arrangements, len(table))
 
         def draw(rng: np.random.Generator, count: int) -> Floats:
@@ -228,7 +327,7 @@ class InversionJudge(Judge[InversionCase]):
             interval=median_interval(values, bounds=bounds),
             here=median_interval([np.concatenate(values)]) if len(values) > 1 else UNKNOWN,
             null={"value": _median_of(nulls), "low": null_low, "high": null_high, "n": n},
-            test=self._test(measure, np.median),
+            test=self._test(measure, np.median, self.exchanged),
             chance=_median_of(self._by_seed(self.guesses[RANDOM], measure)),
             units=units,
             baselines=by_mean,

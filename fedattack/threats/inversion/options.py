@@ -6,11 +6,14 @@ from fedattack.attacks.needs import InApps, Needs
 from fedattack.attacks.options import MemoryOptions, WorkersOptions, interval_reader, read_rounds
 from fedattack.base.settings import setting
 
-Method = Literal["cos", "l2"]
+Method = Literal["cos", "l2", "table"]
 Order = Literal["fixed", "searched"]
 
 MOST_ORDERED = 4
 """Mini-batches of an epoch up to which their order is searched for; each of their steps then computes all examples."""
+
+POOLED = 4
+"""Starts whose rows of a table are pooled."""
 
 KNOWN, UNBOUNDED = "known", "none"
 
@@ -43,10 +46,17 @@ class GradientInversionOptions(WorkersOptions, MemoryOptions):
     records: int | None = setting(
         None, "how many examples a reply is about (as many as it says; 1 if it says nothing)", ge=1
     )
-    method: Method = setting("cos", "cos: cosine distance and Adam; l2: squared distance and L-BFGS (cos)")
+    method: Method | None = setting(
+        None,
+        "cos: cosine distance and Adam; l2: squared distance and L-BFGS; table: rows of categories and numbers (table "
+        "for a table with categories whose coding is known, else cos)",
+    )
     iterations: int = setting(1000, "gradients computed for a batch, over all its starts (1000)", ge=1)
-    restarts: int = setting(
-        1, "starts that share the iterations; the worse half is dropped again and again, and the best counts (1)", ge=1
+    restarts: int | None = setting(
+        None,
+        "starts that share the iterations; the worse half is dropped again and again, and the best counts; by "
+        f"method=table all go on, and are pooled (1; {POOLED} by method=table)",
+        ge=1,
     )
     variation: float | None = setting(
         None, "weight of the total variation of images, relative to the log of the distance (3 for cos, 0 for l2)", ge=0
@@ -65,7 +75,7 @@ class GradientInversionOptions(WorkersOptions, MemoryOptions):
     box: str | tuple[float, float] = setting(
         KNOWN,
         "range that inputs stay in: known (of images, as the knowledge states it or its auxiliary images have it), "
-        "none, or two numbers such as 0,1 (known)",
+        "none, or two numbers such as 0,1; by method=table always that of the columns (known)",
         read=interval_reader((KNOWN, UNBOUNDED)),
     )
     label: Labels | None = setting(

@@ -12,7 +12,7 @@ from fedattack.audit.finding import Finding
 from fedattack.report.drawing import STYLE, Plot, panels, short, to_svg
 from fedattack.report.section import Lists, Section
 from fedattack.report.words import shown
-from fedattack.threats.inversion.tables import FORMS
+from fedattack.threats.inversion.tables import COLUMNS, FORMS, QUARTERS
 
 _PAIRS = 4
 _CELL = 132
@@ -77,7 +77,11 @@ SECTION = Section(
     sentences={
         "recognised": "The server reconstructed {value} of the examples that clients trained on{interval} to 20 dB or "
         "better{chance}.",
+        "cells": "{value} of the cells of rows that clients trained on{interval} are right{chance}.",
+        "rows": "{value} of these rows{interval} are right in all cells{chance}.",
+        "sure-cells": "Of the quarter of cells that the attacker is surest of, {value} are right.",
     },
+    tables=(COLUMNS, QUARTERS),
     figures=(("pictures", pictures),),
     forms=FORMS,
     lists=_lists,

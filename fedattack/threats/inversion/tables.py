@@ -1,15 +1,47 @@
-"""The table of reconstructed examples, and pictures of some."""
+"""The tables of reconstructed examples, of columns and of quarters of cells, and pictures of some examples."""
 
 from fedattack.audit import kinds
-from fedattack.audit.table import Table, in_file
+from fedattack.audit.table import Column, Table, in_file
 
 MOST_PICTURES = 20
 
 RECORDS = Table(
     "records",
-    in_file("client", "round", "record", "psnr", "ssim", "mse", "recognised"),
+    in_file("client", "round", "record", "psnr", "ssim", "mse", "recognised", "cells"),
     file="one row for each example and each reply that was attacked; psnr is the peak signal-to-noise ratio in dB, "
-    "ssim the structural similarity of images, mse the mean squared error of inputs in 0 … 1",
+    "ssim the structural similarity of images, mse the mean squared error of inputs in 0 … 1, "
+    "cells the share of a row's cells that is right, of tables with categories",
+)
+
+QUARTER_NAMES = ("surest", "second", "third", "least sure")
+
+_COMMON = Column("common", "the most common value is right", kinds.SHARE, about="Share that the most common value has.")
+
+QUARTERS = Table(
+    "quarters",
+    (
+        Column("quarter", "quarter", kinds.choice(*QUARTER_NAMES)),
+        Column("cells", "cells", kinds.whole(1)),
+        Column("right", "right", kinds.SHARE, about="Share of the cells that is right."),
+        _COMMON,
+    ),
+    title="Cells by how sure of them the attacker is",
+    caption="The attacker sorts cells by how far its searches agree on them, without knowing the truth.",
+    over_runs=True,
+    about="Quarters of the cells of all runs, the surest first.",
+)
+
+COLUMNS = Table(
+    "columns",
+    (
+        Column("column", "column", kinds.TEXT),
+        Column("right", "right", kinds.SHARE, about="Share of the column's cells that is right."),
+        _COMMON,
+    ),
+    title="What was found of each column",
+    caption="Of the first run, at most {shown} columns.",
+    most=50,
+    about="Columns of the first run.",
 )
 
 _PIXEL = kinds.whole(0, 255)

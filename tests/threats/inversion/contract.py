@@ -2,11 +2,12 @@
 
 from functools import partial
 
-from tests.worlds.inversion import write_inversion_run
+from tests.worlds.inversion import write_inversion_run, write_table_run
 
 RUNS = {
     ("inversion", "fedsgd"): partial(write_inversion_run, clients=2),
-    ("inversion", "fedavg"): partial(write_inversion_run, clients=2, protocol="fedavg"),
+    # Rows of a table.
+    ("inversion", "fedavg"): partial(write_table_run, clients=2, protocol="fedavg"),
 }
 QUICK = {"inversion": {"iterations": "20"}}
 
