@@ -212,7 +212,7 @@ class Asker:
         file = folder / "request.json"
         file.write_text(json.dumps({**request, "answers": str(answers), "folder": str(copy)}), encoding="utf-8")
         _run(file, answers, place, partial(self._say, step))
-        return read_npz(answers, RunError, "expected what fedattack.apps.answering writes")
+        return read_npz(answers, RunError, "expected a file that fedattack.apps.answering writes")
 
     def _say(self, step: str, done: int, total: int) -> None:
         if self.watch is not None:
@@ -239,9 +239,11 @@ def ask_examples(asker: Asker, part: Part, witnesses: Sequence[Witness], notes: 
     try:
         found = asker.examples(part, witnesses)
     except FedAttackError as cause:
-        notes.append(f"clients' examples are those that hooks saw: {short(str(cause), 300)}")
+        notes.append(f"the clients' examples are those that the witness saw: {short(str(cause), 300)}")
         return witnesses
-    notes.append(f"which examples a client trains on is what --examples {function} says, called with its partition-id")
+    notes.append(
+        f"--examples {function}, called with each client's partition-id, says which examples the client trains on"
+    )
     return found
 
 

@@ -125,7 +125,7 @@ def _losses_of_classes(estimator: Any, x: NDArray[Any], y: NDArray[Any]) -> NDAr
         losses: NDArray[np.float64] = -np.log(probabilities[rows, columns].clip(min=_LEAST))
         return losses
     if not hasattr(estimator, "decision_function"):
-        raise DataError(f"{type(estimator).__name__} gives classes alone, and no probability or margin of them")
+        raise DataError(f"{type(estimator).__name__} returns only classes, and no probabilities or margins")
     scores = np.asarray(estimator.decision_function(x), np.float64)
     if scores.ndim == 1:
         margins = np.where(columns == 1, scores, -scores)
@@ -134,7 +134,7 @@ def _losses_of_classes(estimator: Any, x: NDArray[Any], y: NDArray[Any]) -> NDAr
         others[rows, columns] = -np.inf
         margins = scores[rows, columns] - others.max(axis=1)
     else:
-        raise DataError(f"{type(estimator).__name__} decides between pairs of classes: there is no margin of one class")
+        raise DataError(f"{type(estimator).__name__} decides between pairs of classes: a single class has no margin")
     return np.asarray(np.logaddexp(0, -margins))
 
 
@@ -208,10 +208,11 @@ class EstimatorPlayer(UpdatesPlayer):
                 found.append((estimator, other, matched))
         names = ", ".join(dict.fromkeys(type(one).__name__ for one in estimators))
         if not found:
-            raise DataError(f"no array of a reply is a fitted attribute of {short(names, 80)} as it is")
+            raise DataError(f"no array of a reply is an unchanged fitted attribute of {short(names, 80)}")
         if len(found) > 1:
             raise DataError(
-                f"a reply holds attributes of several estimators ({short(names, 80)}): which one is not known"
+                f"a reply holds attributes of several estimators ({short(names, 80)}), and fedattack does not know "
+                "of which one"
             )
         self._estimator, other, self._places = found[0]
         self._name = type(self._estimator).__name__
@@ -230,7 +231,7 @@ class EstimatorPlayer(UpdatesPlayer):
         except DataError:
             raise
         except Exception as cause:
-            raise DataError(f"the app does not train on the target records: {one_line(cause)}") from None
+            raise DataError(f"the app cannot train on the target records: {one_line(cause)}") from None
         if not fits.estimators:
             raise DataError("the app fits no estimator of scikit-learn when it is called again")
         return arrays, fits.estimators
@@ -241,7 +242,7 @@ class EstimatorPlayer(UpdatesPlayer):
         before = self._try_losses(other)
         after = self._try_losses(self._put(other, reply))
         if np.array_equal(before, after) and not np.array_equal(own, before):
-            raise DataError(f"the losses of {self._name} do not follow the attributes that clients send of it")
+            raise DataError(f"the losses of {self._name} do not depend on the attributes that clients send of it")
         self._is_whole = bool(np.allclose(own, after, rtol=1e-6, atol=1e-9))
 
     def _try_losses(self, estimator: Any) -> NDArray[np.float64]:
@@ -250,19 +251,21 @@ class EstimatorPlayer(UpdatesPlayer):
         except DataError:
             raise
         except Exception as cause:
-            raise DataError(f"{self._name} gives no losses by what clients send of it: {one_line(cause)}") from None
+            raise DataError(
+                f"{self._name} gives no losses when it takes the attributes that clients send: {one_line(cause)}"
+            ) from None
 
     def _put(self, estimator: Any, arrays: Arrays) -> Any:
         """Return a copy of an estimator with other arrays in the place of its attributes."""
         copy = deepcopy(estimator)
         for name, attribute in self._places.items():
             if name not in arrays:
-                raise DataError(f"{short(name, 60)}, which is the {attribute} of {self._name}, is not there")
+                raise DataError(f"{short(name, 60)}, which is the {attribute} of {self._name}, is missing")
             known, array = attribute.read(copy), np.asarray(arrays[name])
             if array.size != known.size:
                 raise DataError(
-                    f"{short(name, 60)} has shape {array.shape}, and the {attribute} of {self._name}, fitted to the "
-                    f"target records, {known.shape}"
+                    f"{short(name, 60)} has shape {array.shape}, but the {attribute} of {self._name} has shape "
+                    f"{known.shape} when it is fitted to the target records"
                 )
             attribute.put(copy, array.reshape(known.shape).astype(known.dtype))
         return copy
@@ -288,11 +291,11 @@ class EstimatorPlayer(UpdatesPlayer):
     def list_assumptions(self) -> Iterator[str]:
         """Say what stands for what, and what of the estimator no client sends."""
         sent = ", ".join(f"{name} as its {attribute}" for name, attribute in self._places.items())
-        yield f"losses are those of the app's own {self._name}, with what a client sends in it: {short(sent, 200)}"
+        yield f"losses come from the app's own {self._name}, with the values that a client sends: {short(sent, 200)}"
         if self._left:
-            yield f"{short(', '.join(self._left), 80)}, which clients send, too, is no attribute of {self._name}"
+            yield f"{short(', '.join(self._left), 80)}, which clients also send, is not an attribute of {self._name}"
         if not self._is_whole:
-            yield f"what {self._name} has besides, which no client sends, was fitted to the target records"
+            yield f"the attributes of {self._name} that no client sends were fitted to the target records"
 
 
 def _choose_others(y: NDArray[Any]) -> NDArray[np.int64]:
@@ -339,8 +342,8 @@ def _match(cases: Sequence[tuple[Arrays, Any]]) -> dict[str, _Attribute]:
         ]
         if len(equal) > 1:
             raise DataError(
-                f"{short(name, 60)} equals {' and '.join(map(str, equal))} of {type(first).__name__}: which one "
-                "clients send is not known"
+                f"{short(name, 60)} equals {' and '.join(map(str, equal))} of {type(first).__name__}, and "
+                "fedattack does not know which of these clients send"
             )
         if equal and equal[0] in matched.values():
             raise DataError(f"a reply holds the {equal[0]} of {type(first).__name__} more than once")

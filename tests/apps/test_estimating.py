@@ -84,7 +84,7 @@ def test_what_clients_do_not_send_is_fitted_to_the_targets_and_named():
 
 
 def check_named(player):
-    assert "what GaussianNB has besides, which no client sends, was fitted to the target records" in [
+    assert "the attributes of GaussianNB that no client sends were fitted to the target records" in [
         *player.list_assumptions()
     ]
 
@@ -94,7 +94,7 @@ def check_named(player):
     [
         (GaussianNB, ("theta_", "theta_"), "more than once"),
         (SVC, ("support_vectors_", "dual_coef_"), "SVC"),
-        (SVC, ("_probA",), "no array of a reply is a fitted attribute of SVC"),
+        (SVC, ("_probA",), "no array of a reply is an unchanged fitted attribute of SVC"),
     ],
 )
 def test_what_cannot_be_put_in_is_refused_in_one_line(make, names, message):
