@@ -186,7 +186,7 @@ def show_findings(
         if output.as_json:
             print(json.dumps([finding.to_dict() for finding in findings], indent=2, allow_nan=False))
         else:
-            out_console.print(render_summary(findings, run, everything=output.everything))
+            out_console.print(render_summary(findings, run, everything=output.everything, folder=in_command(folder)))
             show_page("Report", page)
         if output.pdf:
             # After the answer is shown: a missing browser must not hide it.
@@ -275,7 +275,7 @@ def tell_how_to_go_on(out: Path, command: str) -> Iterator[None]:
     except (RunError, KeyboardInterrupt, SystemExit) as cause:
         # Without it the preparation ended early, and there is nothing to go on with.
         if (out / STUDY).exists() and (not isinstance(cause, RunError) or goes_on(out)):
-            err_console.print(escape(f"note: `{command}` goes on after what is recorded"), soft_wrap=True)
+            err_console.print(escape(f"note: `{command}` continues after what is recorded"), soft_wrap=True)
         raise
 
 

@@ -139,7 +139,7 @@ def test_of_differences_the_strategy_gets_none():
 
 def test_replies_that_are_no_model_end_the_run():
     grid = DepartingGrid(Clients(lambda arrays: [*arrays, *arrays]), IMPRINT)
-    with pytest.raises(RunError, match="clients reply with 8 arrays to 4"):
+    with pytest.raises(RunError, match="clients reply with 8 arrays to a model of 4"):
         exchanged(grid, model(), (1,), "1")
 
 
@@ -184,17 +184,17 @@ def test_the_copy_has_the_plan(tmp_path):
 
 
 def test_only_servers_of_apps_are_taken(tmp_path):
-    with pytest.raises(ConfigError, match="--server isolating: an app can be run with imprint or fishing"):
+    with pytest.raises(ConfigError, match="--server isolating: expected imprint or fishing"):
         App(tmp_path, server="isolating")
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("quickstart", "--server", "imprint"), "of a preset say --set server=imprint"),
-        (("APP", "--server", "imprint", "--on", "superlink"), "--server is for an app's folder and --on simulation"),
-        (("--server", "imprint", "--", "flwr", "run", "APP", "--stream"), "--server is for an app's folder and --on"),
-        (("APP", "--server", "passive"), "an app can be run with imprint or fishing"),
+        (("quickstart", "--server", "imprint"), "for a preset say --set server=imprint"),
+        (("APP", "--server", "imprint", "--on", "superlink"), "--server needs an app's folder and --on simulation"),
+        (("--server", "imprint", "--", "flwr", "run", "APP", "--stream"), "--server needs an app's folder and --on"),
+        (("APP", "--server", "passive"), "expected imprint or fishing"),
     ],
 )
 def test_nobody_elses_clients_are_attacked(call, tmp_path, words, message):

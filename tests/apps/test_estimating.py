@@ -122,7 +122,7 @@ def test_what_clients_do_not_send_is_fitted_to_the_targets_and_named():
 
 
 def check_named(player, name):
-    assert f"what {name} has besides, which no client sends, was fitted to the target records" in [
+    assert f"the attributes of {name} that no client sends were fitted to the target records" in [
         *player.list_assumptions()
     ]
 
@@ -147,8 +147,12 @@ def check_named(player, name):
             ("offset_",),
             "the losses of IsolationForest do not follow the attributes that clients send",
         ),
-        (RandomForestClassifier, ("feature_importances_",), "no array of a reply is a fitted attribute of RandomFor"),
-        (SVC, ("_probA",), "no array of a reply is a fitted attribute of SVC"),
+        (
+            RandomForestClassifier,
+            ("feature_importances_",),
+            "no array of a reply is an unchanged fitted attribute of RandomFor",
+        ),
+        (SVC, ("_probA",), "no array of a reply is an unchanged fitted attribute of SVC"),
     ],
 )
 def test_what_cannot_be_put_in_is_refused_in_one_line(make, names, message):

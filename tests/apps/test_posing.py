@@ -110,7 +110,7 @@ def test_a_linear_layer_is_recognised_by_its_arrays(part):
     posed = pose(part, [witness(name, World.trains[name], model=unknown, training=None) for name in "012"])
     model = posed.knowledge.model
     assert (model.spec, model.loss, model.classes) == ("torch.nn:Linear", "cross-entropy", CLASSES)
-    assert any("taken for (no PyTorch model was seen)" in note for note in posed.notes)
+    assert any("assumed to be one (no PyTorch model was seen)" in note for note in posed.notes)
     assert posed.knowledge.training is None
     assert judged(part)["sia.asr"].n > 0
 
@@ -127,7 +127,7 @@ def test_clients_that_differ_are_told(part):
         part, [witness(name, World.trains[name], training=other if name == "2" else TRAINING) for name in "012"]
     )
     assert posed.knowledge.training.lr == 0.1
-    assert "clients were seen with 2 different ways to train; that of most is taken" in posed.notes
+    assert "clients were seen with 2 different ways to train; the one that most have is used" in posed.notes
 
 
 def test_clients_that_trained_decide_about_model_and_loss(part):
@@ -153,14 +153,14 @@ def test_parts_that_all_clients_train_and_keep_end_in_one_line(part):
 def test_mods_that_the_messages_of_clients_pass_are_told(part):
     mods = ("LocalDpMod(clipping_norm=1.0)", "message_size_mod")
     posed = pose(part, [witness(name, World.trains[name], mods=mods) for name in "012"])
-    assert f"messages of clients pass the mods {', '.join(mods)}" in posed.notes
+    assert f"messages of clients pass through the mods {', '.join(mods)}" in posed.notes
 
 
 @pytest.mark.parametrize(
     ("facts", "told"),
     [
-        ({"epochs": None}, "it is not known how often they pass"),
-        ({"batch_sizes": ()}, "it is not known in which batches"),
+        ({"epochs": None}, "fedattack does not know how often clients pass"),
+        ({"batch_sizes": ()}, "fedattack does not know the clients' batch size"),
         ({"optimizer": "SGD of nesterov=True"}, "clients train by SGD of nesterov=True"),
     ],
 )
@@ -175,7 +175,7 @@ def test_accumulated_gradients_are_imitated_as_those_of_one_batch(part):
     training = replace(TRAINING, together=2.1)
     posed = pose(part, [witness(name, World.trains[name], training=training) for name in "012"])
     assert posed.knowledge.training.batch_size == 2 * TRAINING.batch_sizes[0]
-    assert any(note.startswith("a step of clients takes 2 batches of 8: it is imitated") for note in posed.notes)
+    assert any(note.startswith("a step of clients takes 2 batches of 8: attacks imitate it") for note in posed.notes)
 
 
 @pytest.mark.parametrize("optimizer", ["Adam", "AdamW"])
@@ -247,9 +247,9 @@ def test_examples_that_all_clients_train_on_are_called_public(part):
     for name, (x, y) in zip("012", own, strict=True):
         clients.append(witness(name, (np.concatenate([public[0], x]), np.concatenate([public[1], y])), rows((50, 60))))
     assert any(
-        note.startswith("7 of 37 training examples are held by all 3 clients") for note in pose(part, clients).notes
+        note.startswith("all 3 clients hold 7 of the 37 training examples") for note in pose(part, clients).notes
     )
-    assert not any("held by all" in note for note in pose(part, World.witnesses(10**6)).notes)
+    assert not any("clients hold" in note for note in pose(part, World.witnesses(10**6)).notes)
 
 
 def test_what_no_attack_asks_about_is_said_and_no_other_model_is_asked_for(part):
@@ -286,7 +286,7 @@ def test_examples_that_lack_a_value_are_asked_about_where_the_model_fills_it_in(
     data = {name: (HOLES[60 * each :][:60], Y[60 * each :][:60]) for each, name in enumerate("012")}
     train_record(part.record, data, model=filling, training=LocalSGD(epochs=40, batch_size=6, lr=0.2), rounds=2)
     posed = pose(part, witnesses, most=200)
-    assert any("are asked about by their losses" in note for note in posed.notes)
+    assert any("attacks ask by losses about" in note for note in posed.notes)
     trusted = {filling.spec}
     knowledge = read_knowledge(part.knowledge, trusted=trusted)
     lacks = np.isnan(knowledge.targets.x).any(axis=1)
@@ -308,7 +308,7 @@ def test_examples_that_lack_a_value_are_asked_about_where_the_model_fills_it_in(
 
 def test_examples_of_which_the_model_gives_no_finite_loss_are_left_out_and_told(part):
     posed = pose(part, patients(MODEL), most=200)
-    said = "are asked nothing about: the clients' model gives no finite loss of them"
+    said = "that hold a value that is not finite: the clients' model gives no finite loss of them"
     assert any(said in note for note in posed.notes)
     assert np.isfinite(posed.knowledge.targets.x).all()
     assert len(posed.knowledge.targets)
@@ -351,7 +351,7 @@ def test_replies_that_hold_nothing_that_was_sent_are_refused_by_name(tmp_path):
     for name in ("sia", "membership", "exact"):
         assert done.failed[name] == (
             "replies hold indices (3,), values (3,), and not the arrays that clients were sent, weights (28,): no "
-            "attack reads a model out of them"
+            "attack can read a model from them"
         )
 
 
@@ -361,7 +361,7 @@ def test_the_truth_of_one_attack_that_cannot_be_found_out_takes_no_other(part, m
 
     monkeypatch.setattr(THREATS["exact"], "find_truth", fail)
     posed = pose(part, World.witnesses(10**6))
-    assert posed.reasons["exact"].startswith("what is true of it cannot be found out: IndexError: of a strange table")
+    assert posed.reasons["exact"].startswith("the truth about it cannot be found out: IndexError: of a strange table")
     done = attack_all([part], [posed])
     assert "sia" in done.scored
     assert "exact" in done.failed

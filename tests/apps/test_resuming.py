@@ -154,15 +154,15 @@ def test_a_run_in_which_nobody_answered_is_run_anew(app, tmp_path, runtime):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ({"seeds": [0, 1]}, r"another seeds .* expected \[0\], got \[0, 1\]"),
-        ({"command": f"{COMMAND} --quiet"}, r"another command .* expected \['fedattack audit app --out out'\]"),
+        ({"seeds": [0, 1]}, r"another seeds, .* expected \[0\], got \[0, 1\]"),
+        ({"command": f"{COMMAND} --quiet"}, r"another command, .* expected \['fedattack audit app --out out'\]"),
     ],
 )
 def test_another_run_is_refused(app, tmp_path, runtime, words, message):
     out = tmp_path / "out"
     run(app, out, [0])
     before = content_of(out)
-    with pytest.raises(ConfigError, match=f"holds a run of {message}.*give this run a folder of its own"):
+    with pytest.raises(ConfigError, match=f"holds a run of {message}.*give this run another folder"):
         run(app, out, **{"seeds": [0], **words})
     assert content_of(out) == before
 
@@ -182,13 +182,13 @@ def test_another_app_and_one_that_was_changed_are_refused(app, tmp_path, runtime
     run(app, out, [0])
     other = tmp_path / "other"
     app.folder.rename(other)
-    with pytest.raises(ConfigError, match=r"a run of another app .* expected app, got other"):
+    with pytest.raises(ConfigError, match=r"a run of another app, .* expected app, got other"):
         run(App(other), out, [0])
     other.rename(app.folder)
     (app.folder / "notes.md").write_text("It runs.")
     run(app, out, [0])
     (app.folder / "client.py").write_text("lr = 0.2\n")
-    with pytest.raises(ConfigError, match=r"a run of another code of the app .* it was changed since"):
+    with pytest.raises(ConfigError, match=r"a run of another code of the app, .* it has changed since"):
         run(app, out, [0])
 
 
@@ -202,7 +202,7 @@ def test_code_that_a_folder_names_is_that_of_a_run_on_this_machine(app, tmp_path
     with pytest.raises(TrustError, match="asks for the model os:system, which would be imported"):
         pose_all([part])
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "elsewhere"))
-    with pytest.raises(TrustError, match=r"names torch.nn:Linear, which would be imported, .* `fedattack gather "):
+    with pytest.raises(TrustError, match=r"names torch.nn:Linear, which would be imported; .* `fedattack gather "):
         run(app, out, [0])
     assert runtime.seeds == [0]
 
@@ -299,14 +299,14 @@ def test_an_app_that_fails_itself_is_not_told_to_go_on(tmp_path, runtime, call, 
     code, _, err = call(*words)
     assert code == 2
     assert err.splitlines()[-1] == "error: flwr run failed: ValueError: the app's own"
-    assert ("goes on after what is recorded" in err) == bool(fails)
+    assert ("continues after what is recorded" in err) == bool(fails)
 
 
 def stopped(call, words) -> None:
     code, _, err = call(*words)
     assert code == 130, err
     (line,) = (line for line in err.splitlines() if "goes on" in line)
-    command = re.search("`(.*)` goes on after what is recorded", line)[1]
+    command = re.search("`(.*)` continues after what is recorded", line)[1]
     assert shlex.split(command) == ["fedattack", *map(str, words)]
 
 
@@ -370,7 +370,7 @@ def test_an_audit_that_is_ended_by_a_signal_says_how_it_goes_on_and_leaves_no_fi
     before = signal.getsignal(number)
     code, _, err = call("audit", app, "--out", out, "--supernodes", 3, "--device", "cpu", "--quiet")
     assert code == 128 + number, err
-    assert "goes on after what is recorded" in err
+    assert "continues after what is recorded" in err
     assert len(begun) == len(seen) == 1
     assert begun[0].poll() is not None
     assert not [*(tmp_path / "tmp").iterdir()]

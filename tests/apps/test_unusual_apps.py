@@ -175,7 +175,7 @@ def test_centres_with_the_sizes_of_their_clusters(tmp_path):
     judge_folder(part.folder, device="cpu", watch=Watch())
     run = read_run(part.folder)
     assert why.startswith(
-        "KMeans was fitted, which has no weights that follow a loss, and replies hold its cluster_cen"
+        "KMeans, which has no weights that follow a loss, was fitted, and replies hold its cluster_cen"
     )
     assert "PyTorch" not in why
     holds = {row["name"]: row["holds"] for row in run["reached"]["rows"]}
@@ -240,7 +240,7 @@ def test_classes_of_public_examples_are_predictions_that_no_student_learns_from(
     client, first = predicting(lambda outputs: outputs.argmax(1)), ArrayRecord({"answers": Array(np.zeros(20))})
     run, why = unanswered(Part(tmp_path, ""), client, averaging(first))
     assert why.startswith("clients send predictions and no weights, as in FedMD: answers (20) are outputs of their mod")
-    assert "all train on some examples that all have, as public ones are" in why
+    assert "all train on some examples that all have, as is usual for public ones" in why
     assert run["sent"]["arrays"][0]["kind"] == "outputs of the model"
     assert run["sent"]["unread"] == ""
 
@@ -262,7 +262,7 @@ def test_counts_by_day_where_nothing_is_trained(tmp_path):
 
     run, why = unanswered(Part(tmp_path, ""), client, main)
     assert why.startswith(
-        "the run: nothing is trained, since the server sent no training message; what stood in plaintext in query"
+        "the run: nothing is trained, since the server sent no training message; the plaintext of query"
     )
     assert run["title"].startswith(f"What does the server learn? {CLIENTS} clients")
     assert run["audited"]["training"] == "none: the server sent no training message"

@@ -59,8 +59,8 @@ def test_what_has_no_weights_is_noted_with_its_statistics_that_are_sent(tmp_path
     witness = notes_of(cluster, tmp_path / "clusters")
     assert witness.notes == (
         "KMeans takes no labels: 0 stands for the label of each example",
-        "KMeans was fitted, which has no weights that follow a loss, and replies hold its cluster_centers_ as middles: "
-        "the app alone can give losses",
+        "KMeans, which has no weights that follow a loss, was fitted, and replies hold its cluster_centers_ as "
+        "middles: only the app can give losses",
     )
 
     def bayes():
@@ -69,17 +69,17 @@ def test_what_has_no_weights_is_noted_with_its_statistics_that_are_sent(tmp_path
 
     witness = notes_of(bayes, tmp_path / "bayes")
     assert witness.notes == (
-        "GaussianNB was fitted, which has no weights that follow a loss, and replies hold its class_count_ as n, its "
-        "theta_ as mean: the app alone can give losses",
+        "GaussianNB, which has no weights that follow a loss, was fitted, and replies hold its class_count_ as n, its "
+        "theta_ as mean: only the app can give losses",
     )
-    assert witness.model.why == "GaussianNB has no weights that follow a loss: the app alone can give losses"
+    assert witness.model.why == "GaussianNB has no weights that follow a loss: only the app can give losses"
 
     def outliers():
         return {"w": SGDOneClassSVM().fit(X).coef_}
 
     _, note = notes_of(outliers, tmp_path / "outliers").notes
     assert note.startswith(
-        "SGDOneClassSVM was fitted, which is neither a classifier nor a regressor, and replies hold i"
+        "SGDOneClassSVM, which is neither a classifier nor a regressor, was fitted, and replies hold i"
     )
 
 
@@ -94,7 +94,7 @@ def test_what_is_fitted_beside_a_model_is_noted_where_it_is_sent(tmp_path):
     assert notes_of(scaled, tmp_path / "model").notes == ()
     note = notes_of(lambda: scaled(mean_=True), tmp_path / "both").notes[-1]
     assert note.startswith(
-        "StandardScaler was fitted, which has no weights that follow a loss, and replies hold its me"
+        "StandardScaler, which has no weights that follow a loss, was fitted, and replies hold its me"
     )
 
 
