@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 from scipy.optimize import nnls
 from torch import Tensor, nn
+from torch._decomp import decompositions
 from torch.autograd.graph import saved_tensors_hooks
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils._pytree import tree_map
@@ -43,6 +45,14 @@ _COMPARED, _NUMBERS = 4, 2**22
 # Cosines between the gradient of a batch and the nearest sum of gradients of single examples: below the first an
 # example has no loss of its own, and below the second not quite.
 _OWN, _QUITE_OWN = 0.9, 0.98
+
+# PyTorch's own ways to compute recurrent layers from operations that can be vectorised, by the names of their kernels.
+_RECURRENT = {
+    "lstm": decompositions.lstm_impl,
+    "gru": decompositions.gru_impl,
+    "rnn_tanh": decompositions.rnn_tanh_input,
+    "rnn_relu": decompositions.rnn_relu_input,
+}
 
 BATCH_NORM = nn.modules.batchnorm._NormBase
 _DROPOUT = nn.modules.dropout._DropoutNd
@@ -159,7 +169,7 @@ class Tape:
         def loss(row: Mapping[str, Tensor]) -> Tensor:
             return self.play(_expand(row, self.copies))
 
-        with torch.no_grad():
+        with torch.no_grad(), _recurrence_by_steps():
             # ``same``: each example meets the noise that it would meet alone.
             played = torch.vmap(loss, randomness="same")(_take_rows(leaves, rows))
         losses: NDArray[np.float64] = played.double().numpy(force=True)
@@ -254,7 +264,7 @@ class Tape:
 
         values = [parameter.detach() for parameter in parameters]
         # ``grad`` follows what it is given; the parameters that it is not given need no gradients.
-        with torch.no_grad():
+        with torch.no_grad(), _recurrence_by_steps():
             of_rows = torch.vmap(torch.func.grad(loss), in_dims=(None, 0), randomness="same")
             gradients = of_rows(values, _take_rows(leaves, rows))
         return tuple(gradient.reshape(len(rows), -1).float().cpu() for gradient in gradients)
@@ -476,6 +486,29 @@ def _call(function: Callable[..., Any], args: Any, kwargs: Any, replaced: Mappin
 
 def _as_it_is(value: Tensor) -> Tensor:
     return value
+
+
+@contextmanager
+def _recurrence_by_steps() -> Iterator[None]:
+    """Let recurrent layers compute one step after another: :func:`torch.vmap` cannot vectorise their own kernels."""
+    kept = {name: getattr(torch._VF, name) for name in _RECURRENT}
+    select_layer = decompositions.select_one_layer_lstm_function
+    for name, by_steps in _RECURRENT.items():
+        setattr(torch._VF, name, partial(_recur, kept[name], by_steps))
+    # It would choose a kernel of oneDNN, which is as hard to vectorise.
+    decompositions.select_one_layer_lstm_function = lambda *_: decompositions.one_layer_lstm
+    try:
+        yield
+    finally:
+        decompositions.select_one_layer_lstm_function = select_layer
+        for name, kernel in kept.items():
+            setattr(torch._VF, name, kernel)
+
+
+def _recur(kernel: Callable[..., Any], by_steps: Callable[..., Any], *args: Any) -> Any:
+    # Of packed sequences, which it takes in another order, nothing is vectorised.
+    is_packed = not isinstance(args[2], list)
+    return kernel(*args) if is_packed else by_steps(*args)
 
 
 def _take_rows(leaves: Mapping[str, NDArray[Any]], rows: slice | NDArray[np.int64]) -> dict[str, Tensor]:

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -127,17 +128,22 @@ def siamese() -> Toy:
 
 
 class Recurrent(nn.Module):
-    def __init__(self):
+    def __init__(self, layer: Callable[..., nn.RNNBase], packs: bool):
         super().__init__()
-        self.lstm, self.head = nn.LSTM(FEATURES, 8, batch_first=True), nn.Linear(8, CLASSES)
+        self.layer, self.head, self.packs = layer(FEATURES, 8, batch_first=True), nn.Linear(8, CLASSES), packs
 
     def forward(self, x):
-        return self.head(self.lstm(x)[0][:, -1])
+        if self.packs:
+            x = pack_padded_sequence(x, [x.shape[1]] * len(x), batch_first=True)
+        made = self.layer(x)[0]
+        if self.packs:
+            made, _ = pad_packed_sequence(made, batch_first=True)
+        return self.head(made[:, -1])
 
 
-def recurrent() -> Toy:
+def recurrent(layer: Callable[..., nn.RNNBase] = nn.LSTM, *, packs: bool = False) -> Toy:
     x = torch.randn(COUNT, 7, FEATURES, generator=torch.Generator().manual_seed(4))
-    return Toy(Recurrent(), cross_entropy, CLASSIFIED, {"x": x, "y": Y}, together=False)
+    return Toy(Recurrent(layer, packs), cross_entropy, CLASSIFIED, {"x": x, "y": Y}, together=not packs)
 
 
 def nearness(model):
@@ -197,6 +203,9 @@ TOYS = {
     "dropout": lambda: classifier(cross_entropy, nn.Dropout(0.5)),
     "batch norm": with_statistics,
     "LSTM": recurrent,
+    "GRU": lambda: recurrent(nn.GRU),
+    "RNN": lambda: recurrent(nn.RNN),
+    "packed LSTM": lambda: recurrent(packs=True),
     "checkpoint": lambda: Toy(Checkpointed(), cross_entropy, CLASSIFIED, LABELLED),
     "proximal term": lambda: classifier(proximal, common=nearness),
     "functions of parameters": lambda: classifier(scaled),
@@ -224,8 +233,9 @@ def test_losses_and_gradients_are_those_of_an_example_alone(name):
         np.testing.assert_allclose(given, flat, rtol=toy.tolerance, atol=toy.tolerance)
 
 
-# PyTorch plays no checkpoint where it differentiates functions, and many gradients of bfloat16 are rounded otherwise.
-ALONE = {"checkpoint": "hooks", "bfloat16": "computed together, they differ"}
+# PyTorch plays no checkpoint where it differentiates functions, and vectorises no packed sequence. Many gradients of
+# bfloat16 are rounded otherwise.
+ALONE = {"checkpoint": "hooks", "packed LSTM": "vmap", "bfloat16": "computed together, they differ"}
 
 
 @pytest.mark.parametrize("name", TOYS)
@@ -372,7 +382,7 @@ def test_of_an_output_that_is_squeezed_there_are_gradients_of_one_example_too():
     np.testing.assert_allclose(tape.gradient_of(leaves, 0, parameters), flat, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("name", ["classifier", "two heads", "LSTM", "dropout"])
+@pytest.mark.parametrize("name", ["classifier", "two heads", "LSTM", "GRU", "RNN", "packed LSTM", "dropout"])
 def test_many_examples_are_played_at_once_where_pytorch_can(name):
     toy = TOYS[name]()
     tape = read_tape(toy.run)
@@ -523,10 +533,10 @@ def test_nodes_of_a_graph_are_refused():
         prepared(lambda: F.cross_entropy(Graph()(X, edges)[:7], Y[:7]).backward())
 
 
-class TimeMajor(Recurrent):
+class TimeMajor(nn.Module):
     def __init__(self):
         super().__init__()
-        self.lstm = nn.LSTM(FEATURES, 8)
+        self.lstm, self.head = nn.LSTM(FEATURES, 8), nn.Linear(8, CLASSES)
 
     def forward(self, x):
         return self.head(self.lstm(x)[0][-1])
