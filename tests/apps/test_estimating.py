@@ -145,7 +145,7 @@ def check_named(player, name):
         (
             lambda: IsolationForest(contamination=0.1),
             ("offset_",),
-            "the losses of IsolationForest do not follow the attributes that clients send",
+            "the losses of IsolationForest do not depend on the attributes that clients send",
         ),
         (
             RandomForestClassifier,
@@ -248,5 +248,5 @@ def test_the_last_step_of_a_pipeline_takes_examples_as_witnesses_see_them():
     player.take({"w": fitted.coef_, "b": fitted.intercept_, "m": np.zeros(7)})
     np.testing.assert_allclose(player.losses(), -np.log(fitted.predict_proba(x)[np.arange(60), Y]), rtol=1e-6)
     said = [*player.list_assumptions()]
-    assert "m, which clients send, too, is no attribute of LogisticRegression" in said
+    assert "m, which clients also send, is not an attribute of LogisticRegression" in said
     assert any(line.startswith("examples are what LogisticRegression takes as the last step of a pip") for line in said)

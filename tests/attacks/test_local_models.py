@@ -123,7 +123,7 @@ def test_a_gradient_without_the_model_that_it_is_of_is_left_out(tmp_path):
     record = write_fedsgd(tmp_path / "r", [Reply("a", "ok", GRADIENT)], common=None)
     notes: list[str] = []
     assert rebuilt(record, Knowledge(model=MODEL), notes) == [{}]
-    assert notes == ["round 1, client a left out: what model it was sent is not in the record"]
+    assert notes == ["round 1, client a left out: the record does not hold the model that it was sent"]
 
 
 def test_a_gradient_of_a_model_of_other_shapes_is_left_out(tmp_path):
@@ -145,7 +145,7 @@ def test_a_gradient_whose_model_lies_in_a_damaged_file_is_left_out(tmp_path):
     file.write_bytes(file.read_bytes()[:-1])
     notes: list[str] = []
     assert rebuilt(Record(tmp_path / "r", skip_damaged=True), Knowledge(model=MODEL), notes) == [{}]
-    assert "round 2, client a left out: what model" in notes[0]
+    assert "round 2, client a left out: the record does not hold the model that it was sent" in notes[0]
 
 
 @pytest.mark.parametrize("protocol", sorted({*REBUILD} - {"fedmd"}))
