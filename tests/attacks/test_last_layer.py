@@ -86,10 +86,12 @@ def shown(**others) -> dict[str, np.ndarray]:
 
 def test_what_all_were_sent_is_every_clients_and_what_lies_between_is_its_own():
     found = AskedOutputs(**shown())
-    assert found.find(0, "9", 0.0)[0].flat[0] == 0
-    assert found.find(0, "7", 0.5)[0].flat[0] == 6
-    assert found.find(0, "9", 0.5) is None
-    assert found.find(2, "7", 0.0) is None
+    assert found.find(0, "9", 0.0, is_common=True)[0].flat[0] == 0
+    assert found.find(0, "7", 0.5, is_common=True)[0].flat[0] == 6
+    assert found.find(0, "9", 0.5, is_common=True) is None
+    assert found.find(2, "7", 0.0, is_common=True) is None
+    # What was sent to this client alone is not what the others were sent.
+    assert found.find(0, "9", 0.0, is_common=False) is None
 
 
 def test_outputs_and_roles_survive_the_disk(tmp_path):
