@@ -183,7 +183,7 @@ class Interview:
                 notes.append(f"what arrays are to the examples is not known, or not all of it: {one_line(cause)}")
         if said := describe_roles(roles):
             notes.append(
-                f"gradients of {EXAMPLES} single examples, from the app's own step, show what arrays are: {said}"
+                f"gradients of up to {EXAMPLES} single examples, by the app's own step, show what arrays are: {said}"
             )
         entry, _ = split(FoundRoles(roles))
         return {

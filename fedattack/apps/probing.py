@@ -25,7 +25,7 @@ from fedattack.attacks.last_layer import (
     list_shares,
 )
 from fedattack.attacks.replies import spread_replies
-from fedattack.attacks.roles import OTHER, ArrayRole, Probe, find_roles
+from fedattack.attacks.roles import FEWEST_EXAMPLES, OTHER, ArrayRole, Probe, find_roles
 from fedattack.attacks.tables import TokenTable
 from fedattack.base.errors import DataError
 from fedattack.base.structured import fields, finite
@@ -42,7 +42,8 @@ MOST_REPLIES = 10
 # Numbers of all gradients that are kept; of larger arrays only which rows move.
 _MOST_NUMBERS = 2**26
 
-# Seconds after which no further client is asked which rows its examples touch.
+# Seconds of this process that gradients of single examples may take; after as many no further client is asked which
+# rows its examples touch, and no further model what its last layer computes.
 _SECONDS = 4.0
 _SEED = 0
 
@@ -58,12 +59,18 @@ def ask_roles(player: Player, weights: Arrays, x: NDArray[Any], y: NDArray[Any])
         If the step gives no gradients, or none that are finite.
     """
     rows = _choose_rows(x, y)
-    x, y = x[rows, ...], y[rows]
-    probes = []
     models = [weights, _shuffle(weights)]
     # What travels as whole numbers is not put into another order.
     if all(np.array_equal(models[1][name], array) for name, array in weights.items()):
         models = [weights]
+    player.take(weights)
+    started = time.process_time()
+    _probe(player, weights, x[rows[:1], ...], y[rows[:1]])
+    # A few gradients are computed twice, to see whether they may be computed together.
+    most = int(_SECONDS / (2 * len(models) * max(time.process_time() - started, 1e-3)))
+    rows = rows[: max(most, FEWEST_EXAMPLES)]
+    x, y = x[rows, ...], y[rows]
+    probes = []
     for model in models:
         player.take(model)
         probe = _probe(player, model, x, y)
@@ -100,9 +107,9 @@ def ask_touched(
     indices: list[NDArray[np.int64]] = []
     owners: list[str] = []
     whole: list[str] = []
-    until = time.monotonic() + _SECONDS
+    until = time.process_time() + _SECONDS
     for client, (x, y) in clients.items():
-        if whole and time.monotonic() > until:
+        if whole and time.process_time() > until:
             break
         touched = [np.zeros(table.rows.max() + 1, dtype=np.bool_) for table in tables]
         for gradients in player.batch_gradients(x, y, [table.name for table in tables]):
@@ -159,13 +166,13 @@ def ask_outputs(
     kept: list[tuple[int, str, float]] = []
     softmax: list[NDArray[np.float32]] = []
     inputs: list[NDArray[np.float32]] = []
-    until = time.monotonic() + _SECONDS
+    until = time.process_time() + _SECONDS
     # As many examples as are kept of all models.
     most = max(1, _MOST_NUMBERS // 4 // (len(models) * (last.classes + last.inputs)))
     if most < len(y):
         x, y, rows = x[:most, ...], y[:most], rows[:most]
     for key, weights in models:
-        if kept and time.monotonic() > until:
+        if kept and time.process_time() > until:
             break
         player.take(weights())
         losses = player.losses_of(x, y)
@@ -221,6 +228,9 @@ def _list_models(
                 continue
             start, end = dict(reply.received), dict(reply.arrays)
             if not (last.fits(start) and last.fits(end)) or not reply.count:
+                continue
+            # The player plays models of one form.
+            if start[last.weight].size != last.classes * last.inputs:
                 continue
             known = training
             if round_.protocol == "fedsgd":

@@ -80,11 +80,17 @@ class AskedOutputs:
     softmax: Annotated[NDArray[np.float32], Axes("models", "examples", "classes")]
     inputs: Annotated[NDArray[np.float32], Axes("models", "examples", "inputs")]
 
-    def find(self, seq: int, node: str, share: float) -> tuple[NDArray[np.float32], NDArray[np.float32]] | None:
-        """Return softmax and inputs of one model; ``None`` where nothing is known of it."""
-        own = (self.seqs == seq) & np.isclose(self.shares, share)
-        # What all were sent is every client's.
-        for index in np.flatnonzero(own & ((self.nodes == node) | ((self.nodes == "") & (self.shares == 0)))):
+    def find(
+        self, seq: int, node: str, share: float, *, is_common: bool
+    ) -> tuple[NDArray[np.float32], NDArray[np.float32]] | None:
+        """Return softmax and inputs of one model; ``None`` where nothing is known of it.
+
+        ``is_common`` says whether the node was sent what others were sent.
+        """
+        whose = self.nodes == node
+        if is_common and not share:
+            whose |= self.nodes == ""
+        for index in np.flatnonzero(whose & (self.seqs == seq) & np.isclose(self.shares, share)):
             return self.softmax[index], self.inputs[index]
         return None
 

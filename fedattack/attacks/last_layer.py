@@ -41,11 +41,9 @@ class LastLayer:
     is_transposed: bool = False  # Whether an output is a column of the weights.
 
     def fits(self, arrays: Mapping[str, Any]) -> bool:
-        """Say whether arrays hold this layer, in its shapes."""
-        shape = (self.classes, self.inputs)
-        if self.is_transposed:
-            shape = shape[::-1]
-        if self.weight not in arrays or arrays[self.weight].shape != shape:
+        """Say whether arrays hold a layer of as many outputs; how much enters it may differ from client to client."""
+        shape = np.shape(arrays.get(self.weight, ()))
+        if len(shape) != 2 or shape[int(self.is_transposed)] != self.classes:
             return False
         return self.bias is None or (self.bias in arrays and arrays[self.bias].size == self.classes)
 

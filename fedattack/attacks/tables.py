@@ -1,7 +1,7 @@
 """The tables of a model: embeddings, and a first linear layer whose inputs are 0 or 1."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +11,7 @@ from torch import nn
 
 from fedattack.attacks.knowledge import Knowledge
 from fedattack.attacks.roles import FEWEST, FIRST, OTHER, TABLE, ArrayRole
+from fedattack.base.errors import RecordError
 from fedattack.base.structured import LABELS, MASK, SEPARATOR, fields
 from fedattack.record import Record
 from fedattack.record.format import Parameter
@@ -19,6 +20,10 @@ Rows = NDArray[np.int64]
 
 # How the place of what a step only meets, such as labels, begins.
 _MET = "met"
+
+# Clients whose movements are compared, fewest and most, and of which share of the rows a table's may move at most.
+_FEWEST_CLIENTS, _COMPARED_CLIENTS = 3, 8
+_MOST_MOVED = 0.75
 
 # What layers are called that are tables: embed, embedding, embeddings, token_emb.
 _EMBEDDING = "emb"
@@ -60,7 +65,8 @@ def tables_of(model: nn.Module | None, knowledge: Knowledge, record: Record | No
     """Find the tables of the clients' model, or of a record where the attacker can build no model.
 
     Without a model, tables are those that the gradients of examples showed, where the app gave some. Where no layer, no
-    gradient and no name tells of a table, it is the one matrix that has a row for each id that examples hold.
+    gradient and no name tells of a table, it is the one matrix that has a row for each id that examples hold; or
+    those of which each client moves other rows, if no examples are known.
     """
     if model is not None:
         shapes = [(name, tuple(parameter.shape)) for name, parameter in model.named_parameters()]
@@ -71,7 +77,11 @@ def tables_of(model: nn.Module | None, knowledge: Knowledge, record: Record | No
     if any(role.kind != OTHER for role in knowledge.roles):
         return find_tables_by_roles(knowledge.roles, knowledge)
     shapes = [(parameter.name, parameter.shape) for parameter in record.parameters]
-    return find_named_tables(record.parameters) or find_tables_by_ids(shapes, knowledge)
+    tables = find_named_tables(record.parameters) or find_tables_by_ids(shapes, knowledge)
+    # Where examples are known that hold no ids, nobody could say what a row stands for.
+    if not tables and knowledge.targets is None:
+        tables = find_moving_tables(record)
+    return tables
 
 
 def find_tables_by_roles(roles: Sequence[ArrayRole], knowledge: Knowledge) -> list[TokenTable]:
@@ -114,6 +124,57 @@ def find_tables_by_ids(shapes: Sequence[tuple[str, tuple[int, ...]]], knowledge:
     if len(tables) > 1:
         return []
     return tables
+
+
+def find_moving_tables(record: Record) -> list[TokenTable]:
+    """Find the matrices of which each client moves some rows, and other ones than other clients, by a record alone.
+
+    A neuron that is below zero for all examples of a client stands still, too. But so does its entry of the bias, if
+    the layer has one.
+    """
+    moved: dict[str, list[NDArray[np.bool_]]] = {}
+    seen: set[str] = set()
+    for round_ in record:
+        for reply in round_.observations:
+            is_usable = reply.arrays is not None and reply.received is not None and reply.node not in seen
+            if is_usable and len(seen) < _COMPARED_CLIENTS:
+                seen.add(reply.node)
+                for name, rows in _list_moved(reply.received or {}, reply.arrays or {}):
+                    moved.setdefault(name, []).append(rows)
+    tables = []
+    for parameter in record.parameters:
+        patterns = moved.get(parameter.name, [])
+        is_matrix = len(parameter.shape) == 2 and parameter.shape[0] >= FEWEST
+        if is_matrix and len(patterns) >= _FEWEST_CLIENTS and len({len(rows) for rows in patterns}) == 1:
+            others = [of_array for name, of_array in moved.items() if name != parameter.name]
+            if _tells_clients(np.stack(patterns)) and not any(_is_same(patterns, other) for other in others):
+                module = parameter.name.rpartition(".")[0]
+                tables.append(TokenTable(parameter.name, module, False, np.arange(parameter.shape[0])))
+    return sorted(tables, key=lambda table: -len(table.rows))
+
+
+def _list_moved(start: Mapping[str, NDArray[Any]], end: Mapping[str, NDArray[Any]]) -> Iterator[tuple[str, Any]]:
+    """Yield the names of arrays that have the same shape before and after, and which rows of them moved."""
+    for name, before in start.items():
+        try:
+            first, last = np.asarray(before), np.asarray(end[name])
+        except (KeyError, RecordError):
+            continue
+        if first.shape == last.shape and first.ndim and first.dtype.kind == "f":
+            yield name, (first != last).reshape(len(first), -1).any(axis=1)
+
+
+def _tells_clients(patterns: NDArray[np.bool_]) -> bool:
+    """Say whether rows (clients, rows) move that differ from client to client, and most clients leave some alone."""
+    usable = patterns[patterns.any(axis=1)]
+    if len(usable) < _FEWEST_CLIENTS or np.median(usable.mean(axis=1)) > _MOST_MOVED:
+        return False
+    return bool(len(np.unique(usable, axis=0)) == len(usable))
+
+
+def _is_same(patterns: Sequence[NDArray[np.bool_]], others: Sequence[NDArray[np.bool_]]) -> bool:
+    """Say whether the rows of two arrays move together in all clients, as those of a layer and of its bias do."""
+    return len(patterns) == len(others) and all(map(np.array_equal, patterns, others))
 
 
 def list_ids(x: NDArray[Any]) -> Iterator[tuple[str, NDArray[Any]]]:

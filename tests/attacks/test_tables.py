@@ -10,9 +10,9 @@ from torch import nn
 from fedattack.attacks import Knowledge, ModelKnowledge, Targets
 from fedattack.attacks.lookups import used_rows
 from fedattack.attacks.replies import spread_replies
-from fedattack.attacks.tables import find_tables, find_tables_by_ids, tables_of
+from fedattack.attacks.tables import find_moving_tables, find_tables, find_tables_by_ids, tables_of
 from fedattack.base.structured import pack
-from fedattack.record import Record, project_record
+from fedattack.record import Exchange, Record, RecordWriter, Reply, project_record
 from tests.worlds.federation import write_run
 
 
@@ -106,3 +106,33 @@ def test_replies_are_spread_over_the_run(tmp_path):
     assert all(len(nodes) == 4 for nodes in spread_replies(record, 9).values() if "node0" in nodes)
     sums = project_record(record, tmp_path / "sums")
     assert [len(nodes) for _, nodes in sorted(spread_replies(sums, 1).items())] == [4, 3, 4, 4, 3]
+
+
+def write_moving(folder, clients: int, *, bias: bool, own: bool = True) -> Record:
+    """Write a record of which each client moves its own rows of two arrays; the second one may have a bias."""
+    rng = np.random.default_rng(0)
+    common = {"0": rng.normal(size=(40, 4)), "1": rng.normal(size=(20, 4)), "2": rng.normal(size=20)}
+    common = {name: array.astype(np.float32) for name, array in common.items()}
+    writer = RecordWriter(folder)
+    replies = []
+    for client in range(clients):
+        sent = {name: array.copy() for name, array in common.items()}
+        draw = np.random.default_rng(client if own else 0)
+        sent["0"][draw.choice(40, 12, replace=False)] += 1
+        neurons = np.random.default_rng(90 + client).choice(20, 9, replace=False)
+        sent["1"][neurons] += 1
+        sent["2"][neurons if bias else slice(None)] += 1
+        replies.append(Reply(str(client), "ok", sent, 10))
+    writer.write(Exchange(1, common, replies))
+    writer.close()
+    return Record(folder)
+
+
+def test_a_record_alone_shows_a_table_by_the_rows_that_each_client_moves(tmp_path):
+    (table,) = tables_of(None, Knowledge(), write_moving(tmp_path / "a", 5, bias=True))
+    # Rows of a layer that move with its bias are neurons.
+    assert (table.name, len(table.rows)) == ("0", 40)
+    assert {table.name for table in find_moving_tables(write_moving(tmp_path / "b", 5, bias=False))} == {"0", "1"}
+    # Of two clients nothing is said, and neither where all move the same rows.
+    assert find_moving_tables(write_moving(tmp_path / "c", 2, bias=True)) == []
+    assert find_moving_tables(write_moving(tmp_path / "d", 5, bias=True, own=False)) == []

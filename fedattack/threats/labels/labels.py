@@ -212,6 +212,7 @@ class _Update:
     sizes: Mapping[str, int]  # By node, how many examples each has that is in it.
     start: Arrays  # The model that was sent, and what came back: models, or gradients.
     sent: Arrays
+    is_common: bool  # Whether others were sent the same model.
 
     @property
     def examples(self) -> int:
@@ -273,7 +274,8 @@ class _Estimator:
         gradient, is_scaled = self._gradient(update)
         if not gradient.any():
             return {}
-        inputs = self.last.inputs
+        # Clients may have layers that are not equally wide.
+        inputs = gradient.shape[1] - (self.last.bias is not None)
         sums = gradient[:, :inputs].sum(axis=1)
         examples = update.examples
         counts: dict[str, Any] = {"llg": apply_llg(sums, examples)}
@@ -326,10 +328,12 @@ class _Estimator:
         if self.model is None:
             found = None
             if self.asked is not None and len(update.sizes) == 1:
-                found = self.asked.find(update.seq, *update.sizes, share)
+                found = self.asked.find(update.seq, *update.sizes, share, is_common=update.is_common)
             if found is None:
                 return None
             softmax, inputs = found
+            if update.start[self.last.weight].size != inputs.shape[1] * self.last.classes:
+                return None
             return Outputs(softmax.astype(np.float64), inputs.astype(np.float64), self.last.bias is not None)
         if self.x is None:
             return None
@@ -350,7 +354,8 @@ def _read_updates(round_: Round, nodes: set[str], estimator: _Estimator, notes: 
             notes.append(f"{where}: what model was sent, or what came back, is not in the record")
         elif _fits(estimator, start, f"{where}: what was sent", notes) and _fits(estimator, dict(sent), where, notes):
             if is_finite([*start.values(), *sent.values()]):
-                yield _Update(round_.seq, round_.number, sizes, start, dict(sent))
+                is_common = not any(reply.singled_out for reply in replies)
+                yield _Update(round_.seq, round_.number, sizes, start, dict(sent), is_common)
             else:
                 notes.append(f"{where}: numbers are not finite")
 

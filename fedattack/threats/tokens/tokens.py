@@ -139,7 +139,9 @@ def _say_that_none(knowledge: Knowledge) -> str:
     if knowledge.model is None and knowledge.roles:
         return _NO_TABLE
     if knowledge.model is None:
-        return f"{_TABLES}; the attacker cannot build the model, and no array's name or shape points to a table"
+        return (
+            f"{_TABLES}; the attacker cannot build the model, and no array's name, shape or movement points to a table"
+        )
     return f"{_TABLES}; none was found in this model"
 
 
