@@ -1,4 +1,4 @@
-"""Write what is true of a run, and what its attacker knows, before the run starts.
+"""Write the truth about a run, and what its attacker knows, before the run starts.
 
 ``python -m simulations.prepare CONFIGS.json`` reads a list of run configs and fills the folders ``knowledge`` and
 ``truth`` that each names. It runs apart from server and clients: the server must not know the truth, and the clients
@@ -84,7 +84,7 @@ def prepare(
     write_knowledge(knowledge, known)
     failed: dict[str, Failure] = {}
     answer = replace(answer, answers={**(answer.answers or {}), **_find_answers(study, known, failed)})
-    unknown = [f"what is true of {name} cannot be found out: {failure.why}" for name, failure in failed.items()]
+    unknown = [f"the truth about {name} cannot be found out: {failure.why}" for name, failure in failed.items()]
     labels, names = data.labels
     sample = np.sort(rng.permutation(len(data.y_test))[:_EVALUATION_RECORDS])
     write_truth(

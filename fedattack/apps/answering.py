@@ -245,7 +245,7 @@ class Interview:
                 say(f"{PROGRESS}{done * SHADOWS + len(losses[-1])} {len(rounds) * SHADOWS}")
                 losses[-1].append(of_shadow)
         if not losses:
-            raise DataError("no reply holds arrays, of a client that was sent what others were sent")
+            raise DataError("no reply that holds arrays comes from a client that was sent what others were sent")
         note = f"the app trained {SHADOWS} shadow models on the attacker's examples in each of {len(seqs)} rounds"
         return {"seqs": np.array(seqs), "losses": np.array(losses), "notes": np.array([note], dtype=np.str_)}
 
@@ -375,7 +375,8 @@ class Interview:
             notes.append(f"{count_words(count, 'reply', 'replies')} left out: {reason}")
         if self._without_gradients:
             notes.append(
-                f"the app's step gives no gradients of single examples ({self._without_gradients}): losses alone"
+                f"the app's step gives no gradients of single examples ({self._without_gradients}); only losses "
+                "are used"
             )
         if len(self._players) > 1:
             notes.append(
@@ -482,18 +483,18 @@ def _list_common(round_: Round) -> list[Observation]:
 def _check_form(weights: Arrays, reply: Observation) -> None:
     """Refuse a reply that is not of the form of what the client was sent."""
     if reply.received is None:
-        raise DataError("what model it was sent is not in the record")
+        raise DataError("the record does not hold the model that it was sent")
     sent, before = dict(form_of(weights)), dict(form_of(reply.received))
     faults = []
     for how, names in (
         ("appeared", sent.keys() - before.keys()),
         ("vanished", before.keys() - sent.keys()),
-        ("are of another shape", {name for name in sent.keys() & before.keys() if sent[name] != before[name]}),
+        ("have another shape", {name for name in sent.keys() & before.keys() if sent[name] != before[name]}),
     ):
         if names:
             faults.append(f"{short(', '.join(sorted(names)), 80)} {how}")
     if faults:
-        raise DataError(f"it replied other arrays than it was sent: {'; '.join(faults)}")
+        raise DataError(f"its reply holds other arrays than it was sent: {'; '.join(faults)}")
 
 
 def answer(request: Mapping[str, Any], say: Callable[[str], None]) -> None:

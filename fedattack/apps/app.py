@@ -51,7 +51,7 @@ class App:
 
     def __post_init__(self) -> None:
         if self.server not in ("", *SERVERS):
-            raise ConfigError(f"--server {self.server}: an app can be run with {' or '.join(SERVERS)}")
+            raise ConfigError(f"--server {self.server}: expected {' or '.join(SERVERS)}")
         if not 0 <= self.hold_out <= MOST_HELD_OUT:
             raise ConfigError(
                 f"--hold-out {self.hold_out:g}: expected a share of each client's examples from 0 to {MOST_HELD_OUT}, "
@@ -77,7 +77,7 @@ def is_app(word: str) -> bool:
     is_path = "/" in word or "\\" in word or word in (".", "..") or word.startswith("~")
     there = (Path(word) / "pyproject.toml").is_file()
     if not is_path and there and word in preset_names():
-        raise ConfigError(f"{word} is a preset, and the folder of an app: write ./{word} for the folder")
+        raise ConfigError(f"{word} is both a preset and the folder of an app: write ./{word} for the folder")
     return is_path or (Path(word).is_dir() and word not in preset_names())
 
 
@@ -107,7 +107,7 @@ def app_of_command(words: Sequence[str]) -> App:
     """Read the app that a ``flwr run`` runs, which must last as long as its run."""
     command = FlwrRun.parse(words)
     if not command.streams:
-        raise ConfigError(f"{' '.join(words)} would not wait for the end of its run; add --stream")
+        raise ConfigError(f"{' '.join(words)} would not wait until its run ends; add --stream")
     return App(app_of(command.app).folder, command=command)
 
 
@@ -156,7 +156,7 @@ def _read_changes(known: Mapping[str, Any], changes: Sequence[str], folder: Path
         if not separator:
             raise ConfigError(f"--set {change}: expected key=value")
         if key not in known:
-            there = "it has none"
+            there = "it has no keys"
             if known:
                 there = instead(key, sorted(known))
             raise ConfigError(f"--set {change}: {folder.name} has no {key!r} in its run config: {there}")

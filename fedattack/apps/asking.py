@@ -299,9 +299,11 @@ def ask_examples(asker: Asker, part: Part, witnesses: Sequence[Witness], notes: 
     try:
         found = asker.examples(part, witnesses)
     except FedAttackError as cause:
-        notes.append(f"clients' examples are those that hooks saw: {short(str(cause), 300)}")
+        notes.append(f"the clients' examples are those that the witness saw: {short(str(cause), 300)}")
         return witnesses
-    notes.append(f"which examples a client trains on is what --examples {function} says, called with its partition-id")
+    notes.append(
+        f"--examples {function}, called with each client's partition-id, says which examples the client trains on"
+    )
     return found
 
 

@@ -65,8 +65,8 @@ from fedattack.runs.running import lock_folder
 from fedattack.runs.watch import Watch
 from fedattack.witness import Witness
 
-_COLUMNS_OF_EMBEDDINGS = "Do the embeddings that a party sends give its columns back?"
-_LABELS_OF_GRADIENTS = "Do the gradients that a party is sent give labels to it?"
+_COLUMNS_OF_EMBEDDINGS = "Can the embeddings that a party sends be turned back into its columns?"
+_LABELS_OF_GRADIENTS = "Do the gradients that a party receives tell it the labels?"
 """What nobody asks of arrays in replies to queries; labels are read where closed forms tell them."""
 
 # Beside the witnesses of a run: that its truth and knowledge are written, and what else was found out meanwhile.
@@ -287,7 +287,7 @@ def attack(
             runs = made
             scored.append(each.name)
     if not scored:
-        raise NeedsError(f"no attack could be made of {runs[0].sent.path}: {_join_reasons(failed)}")
+        raise NeedsError(f"no attack on {runs[0].sent.path} could be made: {_join_reasons(failed)}")
     # The report begins with the first of them.
     study = {**folder.study, "attacks": scored, "untried": list_unasked(scored, failed, runs[0], posed)}
     if study.pop(LEFT_OUT, None):
@@ -349,7 +349,7 @@ def _attack_sums(attack: Attack, runs: Sequence[Run], device: str, watch: Watch)
                 device=device,
                 progress=lambda done, total, step=step: watch.step(step, done, total),  # type: ignore[misc]
             )
-        note = f"{attack.name} was given sums alone, computed from the replies as if secure aggregation had been on"
+        note = f"{attack.name} was given only sums, computed from the replies as if secure aggregation had been on"
         # The sums are gone; what they were computed from stays.
         of_replies = RecordMark.of(run.sent)
         scores = replace(scores, notes=(note, *scores.notes), record=of_replies)
@@ -376,7 +376,7 @@ def control_all(asker: Asker, attacked: Attacked, watch: Watch, *, full: bool = 
     with failing_alone(failed, "control"):
         found = control(asker, runs, [witnesses_of(run.part) for run in runs], watch, left_out, seconds)
     for failure in failed.values():
-        watch.say("warning", f"there are no positive controls: {failure.why}")
+        watch.say("warning", f"no positive control was made: {failure.why}")
         left_out.append(f"the positive controls: {failure.why}")
     study["controls"] = {name: vars(each) for name, each in found.items()}
     if left_out:
@@ -417,7 +417,7 @@ def explaining(order: Order, watch: Watch, trusted: Collection[str] = ()) -> Ite
             # Why there is no page must not hide why there is no answer.
             failed["page"] = Failure.of(refused)
         for failure in failed.values():
-            watch.say("warning", f"there is no page either: {failure.why}")
+            watch.say("warning", f"no page was written either: {failure.why}")
         raise
 
 
@@ -435,7 +435,7 @@ def _write_unanswered(order: Order, watch: Watch, why: str, trusted: Collection[
         if findings:
             # The command was given before, and the page shows what was found then.
             return
-        watch.say("note", f"no question was answered; {page} says what was tried, and what reached the server")
+        watch.say("note", f"no question was answered; {page} says what was tried and what reached the server")
         for line in list_readable(read_run(order.out)):
             watch.say("note", line)
 
@@ -451,7 +451,7 @@ def note_unanswered(out: Path, why: str) -> bool:
     except FedAttackError:
         return False
     study = folder.study
-    untried = dict.fromkeys(THREATS, "no attack was made, for the reason above")
+    untried = dict.fromkeys(THREATS, "no attack was made; the reason stands above")
     if study.get("attacks"):
         # Attacks were made, and the study says why others were not.
         untried = study.get("untried", {})
@@ -460,8 +460,8 @@ def note_unanswered(out: Path, why: str) -> bool:
         # Labels that gradients do tell are among the notes.
         if not any(True for record in records for _ in list_told_labels(record)):
             untried[_LABELS_OF_GRADIENTS] = (
-                "neither the sign of a gradient nor its negative entry tells labels here, and fedattack has no other "
-                "attack on what parties of vertical or split learning are sent"
+                "here neither the sign of a gradient nor its negative entry tells labels, and fedattack has no "
+                "other attack on what parties of vertical or split learning receive"
             )
     noted = {"attacks": [], "untried": untried, UNANSWERED: short(why, _LONGEST_REASON)} | _read_witnessed(
         folder.parts[0]

@@ -102,8 +102,8 @@ def write_examples(request: Mapping[str, Any], say: Callable[[int, int], None]) 
             # What is drawn anew in each call is not what the client trained on.
             if not done and not _is_same(trained, _read_stated(function, partition, request["of"], _SECOND)[0]):
                 raise DataError(
-                    f"{function} gives other examples of partition {partition} when it is called again: expected those "
-                    "that the client holds; draw from a seed of your own"
+                    f"{function} returns other examples of partition {partition} when it is called again: expected "
+                    "the client's own examples each time; if you draw, use a fixed seed"
                 )
             witness = replace(
                 witness,
@@ -120,7 +120,7 @@ def _read_stated(function: OwnFunction, partition: int, partitions: int, seed: i
     """Return the examples of a partition, and those of it that are held out, which may be none."""
     found = function(partition, partitions, seed=seed)
     where = f"{function}, partition {partition}"
-    expected = "expected examples and labels, or these and held-out examples and their labels"
+    expected = "expected examples and labels, or these two and held-out examples with their labels"
     if not isinstance(found, tuple | list) or len(found) not in (2, 4):
         got = type(found).__name__
         if isinstance(found, tuple | list):
@@ -142,15 +142,15 @@ def _read_examples(where: str, examples: Any, labels: Any) -> Stated:
     except (DataError, ValueError, TypeError) as cause:
         raise DataError(f"{where}: {short(str(cause), 200)}; give arrays of numbers") from None
     if x.ndim < 2:
-        raise DataError(f"{where}: expected one row an example, got an array of shape {x.shape}")
+        raise DataError(f"{where}: expected one row for each example, got an array of shape {x.shape}")
     if y is None:
         # Nothing is learned of them: all are of one kind.
         return x, [0] * len(x)
     known = labels_of(y, len(x)) if y.ndim else None
     if known is None:
         raise DataError(
-            f"{where}: expected a label that is one finite number for each of {len(x)} examples, got "
-            f"{y.shape}; None stands for no labels"
+            f"{where}: expected one finite number as the label of each of {len(x)} examples, got {y.shape}; return "
+            "None if there are no labels"
         )
     return x, known
 
@@ -158,7 +158,7 @@ def _read_examples(where: str, examples: Any, labels: Any) -> Stated:
 def _note_unlabelled(function: OwnFunction, trained: Stated) -> tuple[str, ...]:
     if any(trained[1]):
         return ()
-    return (f"{function} gives no labels, or 0 for all: 0 stands for the label of each example",)
+    return (f"{function} returns no labels, or returns 0 for all examples: 0 stands for the label of each example",)
 
 
 def _is_same(one: Stated, other: Stated) -> bool:
@@ -244,7 +244,7 @@ class FunctionPlayer(UpdatesPlayer):
         assert function is not None  # noqa: S101 - the caller has looked
         found = function(_copy(weights), x.copy(), y.copy(), seed, seed=state)
         if not isinstance(found, Mapping):
-            raise DataError(f"{function}: expected a dict of arrays by their names, got {type(found).__name__}")
+            raise DataError(f"{function}: expected a dict that maps names to arrays, got {type(found).__name__}")
         arrays = {str(name): _read_array(function, array, str(name)) for name, array in found.items()}
         for name, array in arrays.items():
             if not np.isfinite(array).all():
@@ -277,17 +277,17 @@ class FunctionPlayer(UpdatesPlayer):
 
     def list_assumptions(self) -> Iterator[str]:
         """Say whose word is taken for what, and what draws at random."""
-        yield f"losses are those that {self._losses} gives"
+        yield f"losses are those that {self._losses} returns"
         if self._update is not None and self._update in self._draws:
             yield (
-                f"models are trained as {self._update} does, and the gradient of an example is taken to be along what "
-                "it makes of that example alone"
+                f"models are trained by {self._update}, and the gradient of an example is assumed to be along the "
+                "update that it makes of that example alone"
             )
         for function, draws in self._draws.items():
             if draws:
                 yield (
-                    f"{function} gives other numbers when it is called again with the same: it draws at random, and "
-                    "one draw of each is taken"
+                    f"{function} returns other numbers when it is called again with the same arguments, so it "
+                    "draws at random; one draw of each is used"
                 )
 
 

@@ -49,7 +49,7 @@ def choose(
             attack = attack.with_options(sparing)
             spared[attack.name] = sparing
             options = " ".join(f"--option {key}={value}" for key, value in sparing.items())
-            watch.say("note", f"{attack.name}: {options}, as apps are audited; a larger number takes longer")
+            watch.say("note", f"{attack.name}: {options}, as for all apps; a larger number takes longer")
         attacks.append(attack)
     return Chosen(tuple(attacks), spared, refused)
 
@@ -88,7 +88,10 @@ def _why_refused(name: str, runs: Sequence[Run], posed: Sequence[Posed]) -> str:
     if name in posed[0].reasons:
         return posed[0].reasons[name]
     if how.of_few and (len(posed) > 1 or not posed[0].few):
-        return f"it is tried on clients of {FEW} examples or fewer, in one run, beside examples that nobody trained on"
+        return (
+            f"it is only tried on clients with at most {FEW} examples, in a single run, when there are examples "
+            "that nobody trained on"
+        )
     if not how.is_slow:
         return ""
     # A slow attack is made only where its result could count.
@@ -96,7 +99,10 @@ def _why_refused(name: str, runs: Sequence[Run], posed: Sequence[Posed]) -> str:
     reach = _reach(name, prepared, ERROR)
     if reach is None or reach.least <= ERROR:
         return ""
-    return f"with {reach.size} no outcome could be a leak (p is {reach.least:.2g} at best); {reach.enough} would do"
+    return (
+        f"with {reach.size} no outcome could be a leak (the smallest possible p is {reach.least:.2g}); "
+        f"{reach.enough} would be enough"
+    )
 
 
 def _reach(name: str, prepared: Sequence[Prepared], needed: float) -> Reach | None:
@@ -164,6 +170,6 @@ def describe_too_few(clients: int) -> str:
     if reach.least <= ERROR:
         outcome = "hardly any"
     return (
-        f"{outcome} outcome of {first} can be a leak: with {clients} clients p is {reach.least:.2g} at best, and "
-        f"{needed:.2g} is needed; take {reach.enough}, by --supernodes"
+        f"{outcome} outcome of {first} can be a leak: with {clients} clients the smallest possible p is "
+        f"{reach.least:.2g}, and {needed:.2g} is needed; take {reach.enough}, by --supernodes"
     )

@@ -33,8 +33,8 @@ NOTHING_KNOWN = Knowledge()
 
 _LINEAR = "torch.nn:Linear"
 _UNSEEN = WitnessedModel(None, {}, (), 0, None, "none was seen")
-_NAME_THEM = "if there is a loss of one example, name it and the model by --loss and --model"
-_ASK_IT = "or give the clients' app by --app PATH, which is asked for losses"
+_NAME_THEM = "if a loss of one example exists, name it and the model by --loss and --model"
+_ASK_IT = "or give the clients' app by --app PATH; fedattack then asks it for losses"
 _GIVE_THEM = "or give a function of your own by --losses module:function"
 
 
@@ -111,7 +111,9 @@ def find_computing(
     # Records of some rounds are enough to see which arrays clients send.
     record = Record(part.record, thinned=True)
     if asked.model is None and (content := find_content(record)):
-        return Computing(notes=(f"clients send {content}: no model gives losses, and what needs losses is not asked",))
+        return Computing(
+            notes=(f"clients send {content}: no model gives losses, so questions that need losses are not asked",)
+        )
     unanswered = ""
     are_predictions = reading.public is not None
     if ask is not None and (why := _why_ask(asked, witnesses, reading, record, check)):
@@ -189,7 +191,7 @@ def _why_ask(
     # One model for all is what attackers compute losses with; different ones need the app for each.
     for round_ in record:
         if any(reply.singled_out for reply in round_.observations):
-            return "the server sends clients different models"
+            return "the server sends different models to clients"
     return ""
 
 
@@ -218,7 +220,7 @@ def _misfit(model: WitnessedModel, record: Record, check: Callable[[ModelKnowled
     # In order, as arrays of most apps have no names of the model's.
     parameters = record.parameters
     if len(parameters) != len(state):
-        return f"clients send {len(parameters)} arrays, and their model has {len(state)}"
+        return f"clients send {len(parameters)} arrays, but their model has {len(state)}"
     for parameter, (name, tensor) in zip(parameters, state.items(), strict=True):
         # By name where the record has it, else by position.
         entry = state.get(parameter.name, tensor)
@@ -226,7 +228,7 @@ def _misfit(model: WitnessedModel, record: Record, check: Callable[[ModelKnowled
         # Complex numbers have no place in a model; a mask of whole numbers may stand for floats.
         if sent == "c" or (sent == "f") != entry.is_floating_point():
             kind = str(entry.dtype).partition(".")[2]
-            return f"clients send {short(name, 60)} as {parameter.dtype}, and it is {kind}"
+            return f"clients send {short(name, 60)} as {parameter.dtype}, but the model has it as {kind}"
     return ""
 
 
@@ -249,8 +251,8 @@ def _refuse_personal(witnesses: Sequence[Witness]) -> None:
     # If some clients send whole models, these can be asked.
     if kept and all(kept):
         raise DataError(
-            f"clients train {short(', '.join(kept[0]), 100)} and do not send it: no reply holds a whole model, and no "
-            "attack asks with a part of one; the record is kept"
+            f"clients train {short(', '.join(kept[0]), 100)} and do not send it: no reply holds a whole model, and "
+            "no attack can use a part of one; the record is kept"
         )
 
 
@@ -272,12 +274,13 @@ def _build_model(holding: Holding, record: Record, asked: Questions, notes: list
     loss = asked.loss or model.loss
     if loss is None:
         loss = default
-        notes.append(f"the clients' loss is not known ({model.why}); it is taken for {loss}")
+        notes.append(f"the clients' loss is not known ({model.why}); it is assumed to be {loss}")
     # An index beyond the outputs would end in an error of torch's, on a GPU without a word.
     if loss == "cross-entropy" and (holding.kind != "i" or most >= classes):
         raise ConfigError(
-            f"the clients' loss is not known: labels go up to {most:g}, and the model has {classes} outputs; name it "
-            "by --loss package.module:function, of outputs and labels, one loss an example"
+            f"the clients' loss is not known: labels go up to {most:g}, and the model has {classes} outputs; name "
+            "it by --loss package.module:function: it takes outputs and labels, and returns one loss for each "
+            "example"
         )
     return ModelKnowledge(str(model.spec), holding.shape, classes, loss=loss, arguments=arguments)
 
@@ -302,7 +305,7 @@ def _as_linear(model: WitnessedModel, record: Record, holding: Holding, notes: l
     outputs = _outputs_of_linear(record, holding)
     if outputs is None:
         raise ConfigError(f"the clients' model is not known ({model.why}): name it by --model package.module:function")
-    notes.append(f"the record's arrays are those of a linear layer, which the model is taken for ({model.why})")
+    notes.append(f"the record's arrays are those of a linear layer, so the model is assumed to be one ({model.why})")
     sizes = {"in_features": holding.shape[0], "out_features": outputs}
     return replace(model, spec=_LINEAR, arguments=sizes, classes=outputs)
 
@@ -315,7 +318,7 @@ def _read_frozen(witnesses: Sequence[Witness], notes: list[str]) -> dict[str, ND
         if witness.node != SERVER and witness.model is not None and witness.model.frozen is not None:
             files.setdefault(witness.model.frozen.name, witness.model.frozen)
     if len(files) > 1:
-        notes.append("what clients do not send of their models differs from client to client")
+        notes.append("the parts of their models that clients do not send differ from client to client")
     if len(files) != 1:
         return None
     notes.append("the attacker is assumed to have the weights that no client sends or trains")
@@ -340,5 +343,5 @@ def most_frequent(seen: Sequence[Any], notes: list[str], things: str) -> Any:
     counts = Counter(map(repr, seen))
     most = counts.most_common(1)[0][0]
     if len(counts) > 1:
-        notes.append(f"clients were seen with {len(counts)} different {things}; that of most is taken")
+        notes.append(f"clients were seen with {len(counts)} different {things}; the one that most have is used")
     return next(each for each in seen if repr(each) == most)

@@ -352,7 +352,7 @@ def _train_further(
     """Ask about replies of clients that were trained further on their own targets."""
     inquiry, owned = _inquire(run, witnesses)
     if inquiry.sends is not None and inquiry.sends.protocol:
-        raise DataError("clients send predictions, in whose place nothing is planted")
+        raise DataError("clients send predictions, and fedattack cannot plant a leak in these")
     seqs: Sequence[int] = ()
     if is_short:
         seqs = _find_rounds(run.record, owned)
@@ -392,12 +392,14 @@ def _step(
     inquiry, owned = _inquire(run, witnesses)
     sends = inquiry.sends
     if run.record.view == "aggregate" or (sends is not None and (sends.factors or sends.sparse)):
-        raise DataError("a plain step stands in the place of a single client's model alone")
+        raise DataError("a plain step can only replace a whole model that a single client sends")
     # What is read off a step is compared with examples, number by number.
     is_complete = finite(inquiry.targets.x)
     owned = {node: [row for row in rows if is_complete[row]] for node, rows in owned.items()}
     if not any(owned.values()):
-        raise DataError(f"all targets of {run.part.label} that one client holds have a value that is not finite")
+        raise DataError(
+            f"all targets of {run.part.label} that exactly one client holds have a value that is not finite"
+        )
     out = folder / f"{run.part.name or 'run'}-{len(together)}"
     records, share = asker.plant_steps(inquiry, owned, together, out, seconds=seconds)
     if together == (ALL,) and run.knowledge.training is not None:
@@ -422,7 +424,7 @@ def _plant_rows(
     """
     attack, truth = ATTACKS[name], run.truth
     if not isinstance(attack, Plants) or truth is None or name not in truth.answers:
-        raise DataError(f"it is not known of {run.part.label} which rows each client holds")
+        raise DataError(f"fedattack does not know which rows each client of {run.part.label} holds")
     rows, owners = truth.answers[name]["x"], truth.answers[name]["owners"]
     after = None
     if not len(run.record):
@@ -477,5 +479,5 @@ def _inquire(run: Run, witnesses: Sequence[Witness]) -> tuple[Inquiry, dict[str,
             # Of a target that several hold it is not clear whose training it moves.
             owned[node] = np.flatnonzero(truth.owners == client).tolist()
     if targets is None or not any(owned.values()):
-        raise DataError(f"of no target of {run.part.label} it is known which client alone holds it")
+        raise DataError(f"no target of {run.part.label} is known to be held by exactly one client")
     return Inquiry(run.part, witnesses, targets, run.knowledge.sends), owned

@@ -56,7 +56,7 @@ class Plan:
         known = knowledge.model
         try:
             if known is None:
-                raise NeedsError("it needs a model that can be built of what clients were seen to train")
+                raise NeedsError("it needs a model that can be built from what the witness saw of clients' training")
             state = known.build().state_dict()
             sent = [parameter.shape for parameter in record.parameters]
             # By shapes and order, as the plan is applied to arrays without names.
@@ -195,8 +195,9 @@ class _Replaced:
         own, sent = _read(self.own), _read(self.sent)
         if [array.shape for array in replied] != [array.shape for array in own]:
             raise RunError(
-                "an active server gives its strategy back the model that it had sent; here clients reply with "
-                f"{len(replied)} arrays to {len(own)}, and not of their shapes, so that this server is none for the app"
+                "an active server must return to its strategy the model that it had sent; here clients reply with "
+                f"{len(replied)} arrays to a model of {len(own)}, or with other shapes, so this server cannot be "
+                "tried on this app"
             )
         # A model that was made of another is nearer to it than to nothing; a difference is not.
         moved = sum(_square(array - before) for array, before in zip(replied, sent, strict=True))

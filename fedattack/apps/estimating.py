@@ -150,10 +150,11 @@ class EstimatorPlayer(UpdatesPlayer):
                 found.append((estimator, other, content))
         names = ", ".join(dict.fromkeys(map(name_of, estimators)))
         if not found:
-            raise DataError(f"no array of a reply is a fitted attribute of {short(names, 80)} as it is")
+            raise DataError(f"no array of a reply is an unchanged fitted attribute of {short(names, 80)}")
         if len(found) > 1:
             raise DataError(
-                f"a reply holds attributes of several estimators ({short(names, 80)}): which one is not known"
+                f"a reply holds attributes of several estimators ({short(names, 80)}), and fedattack does not know "
+                "of which one"
             )
         self._estimator, other, self._content = found[0]
         self._name = name_of(self._estimator)
@@ -184,7 +185,7 @@ class EstimatorPlayer(UpdatesPlayer):
         before = self._try_losses(other)
         after = self._try_losses(self._put(other, reply))
         if np.array_equal(before, after) and not np.array_equal(own, before):
-            raise DataError(f"the losses of {self._name} do not follow the attributes that clients send of it")
+            raise DataError(f"the losses of {self._name} do not depend on the attributes that clients send of it")
         self._is_whole = bool(np.allclose(own, after, rtol=1e-6, atol=1e-9))
 
     def _try_losses(self, estimator: Any) -> NDArray[np.float64]:
@@ -193,7 +194,9 @@ class EstimatorPlayer(UpdatesPlayer):
         except DataError:
             raise
         except Exception as cause:
-            raise DataError(f"{self._name} gives no losses by what clients send of it: {one_line(cause)}") from None
+            raise DataError(
+                f"{self._name} gives no losses when it takes the attributes that clients send: {one_line(cause)}"
+            ) from None
 
     def _put(self, estimator: Any, arrays: Arrays) -> Any:
         try:
@@ -227,9 +230,9 @@ class EstimatorPlayer(UpdatesPlayer):
         if self._has_pipeline:
             yield f"examples are what {self._name} takes as the last step of a pipeline, after the steps before it"
         if self._left:
-            yield f"{short(', '.join(self._left), 80)}, which clients send, too, is no attribute of {self._name}"
+            yield f"{short(', '.join(self._left), 80)}, which clients also send, is not an attribute of {self._name}"
         if not self._is_whole:
-            yield f"what {self._name} has besides, which no client sends, was fitted to the target records"
+            yield f"the attributes of {self._name} that no client sends were fitted to the target records"
 
 
 def _choose_others(y: NDArray[Any]) -> NDArray[np.int64]:

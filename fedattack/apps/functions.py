@@ -46,7 +46,7 @@ class OwnFunctions:
                     f"{option.removeprefix('--')}"
                 )
         if self.update is not None and self.losses is None:
-            raise ConfigError("--update trains models whose losses are asked for; add --losses module:function")
+            raise ConfigError("--update trains models whose losses are then needed; add --losses module:function")
 
     def check_there(self, app: Path) -> None:
         """Look for the functions in an app's folder, before a run that takes minutes; nothing is imported.
@@ -109,7 +109,7 @@ def put_examples(witnesses: Sequence[Witness], stated: Mapping[str, Witness]) ->
         if witness.node not in asked:
             found.append(witness)
         elif own is None:
-            note = "it has no partition-id: --examples is not called for it"
+            note = "it has no partition-id, so --examples is not called for it"
             found.append(replace(witness, notes=(*witness.notes, note)))
         elif not len(own.trained):
             found.append(replace(witness, notes=(*witness.notes, *own.notes)))
@@ -124,8 +124,8 @@ def _put(witness: Witness, own: Witness) -> Witness:
     # A sample of either, where there are many, is one of the smallest hashes: such samples overlap if the examples do.
     if seen and not seen & given:
         notes.append(
-            f"it was seen to train on {witness.trained.total:,} examples, and --examples gives none of them: expected "
-            "examples as its model takes them, after all scaling"
+            f"it was seen to train on {witness.trained.total:,} examples, and --examples returns none of them: "
+            "return examples as the model takes them, after all scaling"
         )
     evaluated = own.evaluated if len(own.evaluated) else witness.evaluated
     return replace(witness, trained=own.trained, evaluated=evaluated, notes=(*notes, *own.notes))

@@ -160,7 +160,7 @@ def _read_found(folders: Sequence[Path], record: Record) -> list[Found]:
             # The same node in two folders: one of them may be an older copy.
             if (other := found.get(witness.node)) is not None:
                 raise ConfigError(
-                    f"the node {short(witness.node, 60)} is in {other.folder} and in {folder}; give one of them"
+                    f"the node {short(witness.node, 60)} is in both {other.folder} and {folder}; give only one of them"
                 )
             found[witness.node] = Found(folder, witness)
     runs = {each.witness.run for each in found.values() if each.witness.run}
@@ -168,7 +168,7 @@ def _read_found(folders: Sequence[Path], record: Record) -> list[Found]:
         runs.add(run)
     if len(runs) > 1:
         listed = short(", ".join(sorted(runs)), 100)
-        raise ConfigError(f"{record.path} and the witnesses are of several runs ({listed}); give those of one run")
+        raise ConfigError(f"{record.path} and the witnesses belong to several runs ({listed}); give those of one run")
     return [*found.values()]
 
 
@@ -184,7 +184,7 @@ def _run_of(record: Record) -> str:
 def _folder_of_run(folder: Path, run: str, record: Record) -> Path:
     """Return where the witnesses of a run are: in a folder of their own, or in the one that was named."""
     if not folder.is_dir():
-        raise ConfigError(f"{folder} is no folder; give the one that a witness has written")
+        raise ConfigError(f"{folder} is no folder; give a folder that a witness has written")
     check_folder(folder, ConfigError)
     runs = sorted(path for path in folder.glob(f"{RUN_FOLDER}*") if path.is_dir())
     if not runs:
@@ -192,9 +192,11 @@ def _folder_of_run(folder: Path, run: str, record: Record) -> Path:
     wanted = folder / f"{RUN_FOLDER}{run}"
     if run and wanted not in runs:
         listed = short(", ".join(path.name for path in runs), 100)
-        raise ConfigError(f"{folder} has witnesses of {listed}, and {record.path} is of run {run}")
+        raise ConfigError(f"{folder} has witnesses of {listed}, but {record.path} is of run {run}")
     if not run and len(runs) > 1:
-        raise ConfigError(f"{record.path} does not say of which run it is; name the folder of one, such as {runs[0]}")
+        raise ConfigError(
+            f"{record.path} does not say to which run it belongs; name the folder of one run, such as {runs[0]}"
+        )
     if not run:
         return runs[0]
     return wanted
@@ -206,9 +208,11 @@ def _check(witness: Witness, folder: Path) -> None:
     for seen in (witness.trained, witness.evaluated):
         if not _is_a_sample(seen):
             # Hashes decide who holds what: a folder that was changed by hand could name any holder.
-            raise ConfigError(f"{where}: its hashes are not those of its examples, in order; take the folder again")
+            raise ConfigError(f"{where}: its hashes do not match its examples; copy the folder again")
         if sum(seen.counts.values()) > seen.total:
-            raise ConfigError(f"{where}: it counts more examples of all classes than examples; take the folder again")
+            raise ConfigError(
+                f"{where}: its counts of classes add up to more than its number of examples; copy the folder again"
+            )
     if witness.client.startswith("node ") or witness.client == SERVER:
         # These names stand for strangers and the server in the truth.
         raise ConfigError(f"{where}: a client cannot be called {short(witness.client, 60)!r}; change its partition-id")
@@ -226,11 +230,10 @@ def _choose_witnesses(found: Sequence[Found], record: Record, notes: list[str]) 
     others = _find_unrecorded(trained, record)
     if others:
         names = short(", ".join(each.name for each in others), 60)
-        notes.append(f"{len(others)} witnesses are of clients that the record never saw, and left out: {names}")
+        notes.append(f"{len(others)} witnesses are of clients that the record never saw, and are left out: {names}")
     if not _run_of(record) or not all(each.witness.run for each in trained):
         notes.append(
-            "the record or a witness does not say of which run it is: that they belong together is known by their "
-            "nodes alone"
+            "the record or a witness does not name its run; that they belong together is known only from their nodes"
         )
     trained = [each for each in trained if each not in others]
     apart = _find_namesakes(trained, record)
@@ -256,7 +259,7 @@ def _find_unrecorded(trained: Sequence[Found], record: Record) -> list[Found]:
     if others and others == trained:
         raise ConfigError(
             f"{record.path} has none of the {len(others)} nodes of the witnesses, such as "
-            f"{short(others[0].witness.node, 60)}: they are of another run"
+            f"{short(others[0].witness.node, 60)}: they belong to another run"
         )
     return others
 

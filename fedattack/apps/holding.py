@@ -146,14 +146,16 @@ class Holding:
         """
         # If only incomplete examples have a holder, nothing is left to attack.
         if not {*self.complete} & {*self.holders}:
-            raise DataError(f"all training examples hold a value that is not finite, and {why}: no attack takes such")
+            raise DataError(
+                f"all training examples hold a value that is not finite, and {why}: no attack takes such examples"
+            )
         origins = {key: name for key, name in self.origins.items() if key not in self.incomplete}
         why_none = self.why_none
         if not origins:
             why_none = (
                 self.why_none or f"all examples that nobody trained on hold a value that is not finite, and {why}"
             )
-        note = f"examples that hold a value that is not finite are asked nothing about: {why}"
+        note = f"no attack asks about examples that hold a value that is not finite: {why}"
         return replace(
             self,
             examples=self.complete,
@@ -198,8 +200,8 @@ def hold(witnesses: Sequence[Witness], record: Record | None = None) -> Holding:
     if _changes(witnesses):
         # A client may evaluate on its training examples as they are, which have other hashes than what it trained on.
         notes.append(
-            "clients train on examples that are changed each time, so that nobody knows which of those that they "
-            "evaluate on are among them; none is taken for one that nobody holds"
+            "clients change their training examples each time, so nobody knows which of them clients also "
+            "evaluate on; no example counts as one that nobody holds"
         )
     else:
         origins = _find_origins(clients, form, examples, witnesses, notes)
@@ -264,16 +266,17 @@ class _ExampleForm:
             if len(seen) and not _fits(self.sample, seen.x):
                 yield (
                     f"client {client.name} trains on examples of {_describe(seen.x)}, and most clients on "
-                    f"{_describe(self.sample)}: it is asked about none of its examples"
+                    f"{_describe(self.sample)}: no attack asks about its examples"
                 )
             elif len(seen) and seen.y.dtype.kind != self.kind:
                 yield (
-                    f"client {client.name} has labels of another kind than most: it is asked about none of its examples"
+                    f"client {client.name} has labels of another type than most clients: no attack asks about its "
+                    "examples"
                 )
             elif (labels := _largest_label(client)) >= self.outputs:
                 yield (
                     f"client {client.name} has labels up to {labels:g}, and the model that most clients train has "
-                    f"{self.outputs:g} outputs: it is not asked about such examples"
+                    f"{self.outputs:g} outputs: no attack asks about such examples"
                 )
 
     def takes(self, client: Client) -> bool:
@@ -374,7 +377,7 @@ def _find_trained(
                     examples.setdefault(key, example)
                     is_asked = True
         if not is_asked and form.takes(client):
-            notes.append(f"client {client.name}: it is not certain of any of its examples who else holds it")
+            notes.append(f"client {client.name}: for none of its examples is it certain who else holds it")
     return holders, examples
 
 
@@ -390,12 +393,12 @@ def _count_incomplete(form: _ExampleForm, clients: Iterable[Client]) -> Iterator
         incomplete[client.name] = int((~finite(seen.x)).sum())
     for counts, what in (
         (incomplete, "hold a value that is not finite, such as a missing cell"),
-        (unlabelled, "have no label that was seen, and are asked nothing about"),
+        (unlabelled, "had no label that the witness saw; no attack asks about them"),
     ):
         if counts.total():
             whose = ", ".join(f"{name}: {count:,}" for name, count in counts.items() if count)
             yield (
-                f"{counts.total():,} of {all_seen:,} training examples that were seen {what} (by client, "
+                f"{counts.total():,} of the {all_seen:,} training examples that were seen {what} (by client, "
                 f"{short(whose, 200)})"
             )
 
@@ -443,8 +446,8 @@ def _find_origins(
     unchanged = any(witness.training and witness.training.augmented is False for witness in witnesses)
     if not unchanged and any(names != {""} for names in seen_by.values()):
         notes.append(
-            "it is not known of any client that it trains on its examples as they are; if clients change them each "
-            "time, those that they evaluate on may be among them, and count as examples that nobody holds"
+            "no client is known to train on its examples unchanged; if clients change them each time, training "
+            "examples may be among those that they evaluate on and that count as held by nobody"
         )
     return origins
 
@@ -464,8 +467,8 @@ def _leave_out_unheard(
             examples.pop(key, None)
     if unheard:
         notes.append(
-            f"it is not certain that a sum holds what the clients {short(', '.join(sorted(unheard)), 60)} trained: "
-            "their examples are not asked about"
+            f"a sum may lack what the clients {short(', '.join(sorted(unheard)), 60)} trained: no attack asks "
+            "about their examples"
         )
 
 
@@ -497,9 +500,9 @@ def _why_nobody(witnesses: Sequence[Witness]) -> str:
     if unasked := find_unasked(witnesses):
         return unasked
     return (
-        f"no client's training was witnessed{_why_unseen(witnesses)}: what PyTorch, scikit-learn or XGBoost trains is "
-        "seen, in the client's own process; of what trains otherwise give the clients' examples by --examples "
-        "module:function, or state them by fedattack.witness.trained_on(x, y) where the client trains"
+        f"no client's training was witnessed{_why_unseen(witnesses)}: the witness sees what PyTorch, scikit-learn "
+        "or XGBoost trains in the client's own process; if your clients train otherwise, give their examples by "
+        "--examples module:function, or call fedattack.witness.trained_on(x, y) where the client trains"
     )
 
 
@@ -536,13 +539,13 @@ def _why_nothing(clients: Iterable[Client]) -> str:
     """Say why no example that a client trained on can be asked about."""
     if not any(_is_labelled(client.trained).any() for client in clients):
         return (
-            "no training example was seen with a label of one number: state it by fedattack.witness.trained_on(x, y); "
-            "where there is none, as of an autoencoder, state 0, and name by --model a model of the same arrays that "
-            "returns its own loss, with --loss own"
+            "no training example was seen with a label of one number: state it by fedattack.witness.trained_on(x, "
+            "y); if there is no label, as for an autoencoder, state 0, and use --loss own with a --model of the "
+            "same arrays that returns its own loss"
         )
     return (
-        "of no training example with a label is it certain who trained on it: a witness lists a part of a large "
-        "client's examples, and these parts must reach equally far"
+        "for no training example with a label is it certain who trained on it: a witness lists only a part of a "
+        "large client's examples, and for all clients these parts must cover the same range of hashes"
     )
 
 
@@ -550,15 +553,15 @@ def _why_none(form: _ExampleForm, witnesses: Sequence[Witness]) -> str:
     """Say why no example that was evaluated on can count as one that nobody trained on."""
     evaluated = [witness.evaluated for witness in witnesses if witness.evaluated.total]
     if not evaluated:
-        return "nobody was seen to evaluate on examples that nobody trained on"
+        return "no client or server was seen to evaluate on examples that nobody trained on"
     if _changes(witnesses):
-        why = "whether clients trained on them is not known, since they change their examples each time"
+        why = "clients change their examples each time, so nobody knows whether they trained on them"
     elif not any(_fits(form.sample, seen.x) for seen in evaluated):
-        why = "they were taken in another form than training examples"
+        why = "they have another form than the training examples"
     elif not any((_is_labelled(seen) & (seen.y.dtype.kind == form.kind)).any() for seen in evaluated):
-        why = "they were seen without labels, or with others than training examples have"
+        why = "they were seen without labels, or with other labels than training examples have"
     else:
-        why = "somebody trained on them, or may have"
+        why = "somebody trained on them, or may have done so"
     count = sum(seen.total for seen in evaluated)
     return f"none of {count:,} examples that were only evaluated on can be asked about: {why}"
 
@@ -578,7 +581,7 @@ def list_witness_notes(witnesses: Iterable[Witness]) -> list[str]:
             who = f"clients {short(', '.join(names), 60)}"
         notes.append(f"{who}: {note}")
     if len(notes) > _MOST_NOTES:
-        notes = [*notes[:_MOST_NOTES], f"and {len(notes) - _MOST_NOTES} notes of witnesses more"]
+        notes = [*notes[:_MOST_NOTES], f"and {len(notes) - _MOST_NOTES} more notes of witnesses"]
     return notes
 
 

@@ -53,8 +53,8 @@ class FlwrRun:
             raise ConfigError(f"{' '.join(words)}: {cause.format_message()}") from None
         if parameters["app"].startswith("@"):
             raise ConfigError(
-                f"{parameters['app']} is an app of Flower's hub, which the SuperLink fetches by itself; fetch it to a "
-                "folder, and run that"
+                f"{parameters['app']} is an app of Flower's hub, which the SuperLink fetches itself; fetch it into "
+                "a folder, and run that"
             )
         return cls(tuple(words), parameters)
 
@@ -83,7 +83,7 @@ class FlwrRun:
                     return [*self.words[:2], *candidate]
             except click.ClickException:
                 continue
-        raise ConfigError(f"{' '.join(self.words)}: cannot tell which word is the app; write it first, after run")
+        raise ConfigError(f"{' '.join(self.words)}: cannot tell which word is the app; write it first after `run`")
 
 
 def _parameters(arguments: Sequence[str]) -> dict[str, Any]:
@@ -158,7 +158,8 @@ def wrap_app(
     components = flower["components"]
     if witness is not None and not isinstance(components.get("clientapp"), str):
         raise ConfigError(
-            f"{app / _PYPROJECT} names no clientapp in [tool.flwr.app.components]; its clients train by it"
+            f"{app / _PYPROJECT} names no clientapp in [tool.flwr.app.components]; name the app by which its "
+            "clients train"
         )
     copy_app(app, to, without=run_folder)
     module, _, server = components["serverapp"].partition(":")
@@ -218,8 +219,8 @@ def refuse_masked(app: Path) -> None:
         for name in _list_called(path):
             if name in _MASKING:
                 raise ConfigError(
-                    f"{path.relative_to(app)} makes a {name}, whose server sees no single reply; leave --view out, so "
-                    "that sums are recorded where it runs"
+                    f"{path.relative_to(app)} makes a {name}, whose server sees no single reply; leave out --view, "
+                    "so that fedattack records sums when SecAgg+ runs"
                 )
 
 
@@ -297,7 +298,7 @@ def observe_command(
         except OSError as cause:
             raise RunError(f"{words[0]} cannot be run ({cause.strerror}); install flwr") from None
     if code:
-        raise RunError(f"{' '.join(words)} ended with exit code {code}; its own output says why")
+        raise RunError(f"{' '.join(words)} ended with exit code {code}; its own output shows the reason")
     # A path with % is one that the server fills in, such as a date.
     if not run.streams or "%" in str(out):
         return None

@@ -120,7 +120,7 @@ def limit_time(what: str) -> Iterator[None]:
 
     def end() -> None:
         print(
-            f"{what} was still at work after {seconds:g} s; if it takes longer, set {LONGEST}",
+            f"{what} did not end within {seconds:g} s; if it takes longer, set {LONGEST}",
             file=sys.__stderr__,
             flush=True,
         )
@@ -197,7 +197,7 @@ class UpdatesPlayer(ABC):
 
     def step(self, rows: Sequence[int]) -> Arrays:
         """Refuse: a plain step needs gradients, which nothing gives."""
-        raise DataError("a plain step needs gradients, and here are losses and updates alone")
+        raise DataError("a plain step needs gradients, and here only losses and updates are known")
 
 
 class Player:
@@ -281,7 +281,7 @@ class Player:
                 unused.append(name)
         self._start(weights)
         if unused:
-            raise DataError(f"the app's model takes nothing of {short(', '.join(unused), 80)}, which clients send")
+            raise DataError(f"the app's model has no use for {short(', '.join(unused), 80)}, which clients send")
 
     def _try_losses(self) -> list[float]:
         return [self.tape.loss_of(self._leaves, row) for row in range(min(_TRIED, len(self._y)))]
@@ -377,7 +377,7 @@ class Player:
         learned = [*self._find_learned().values()]
         if not learned:
             raise DataError(
-                "the weights do not stand in the app's models as they are sent: none can be trained further"
+                "the weights do not stand in the app's models as clients send them, so no model can be trained further"
             )
         return learned
 
@@ -401,7 +401,7 @@ class Player:
         reply = feed(lambda: self._handler(weights, seed), leaves_for(self.tape, x, y), seed)
         found = self._handler.read_arrays(reply)
         if form_of(found) != form_of(weights):
-            raise DataError("trained on other examples, the app replies other arrays than it was sent")
+            raise DataError("trained on other examples, the app's reply holds other arrays than it was sent")
         return found
 
     def along(self, updates: Sequence[Arrays]) -> Along:
@@ -490,18 +490,21 @@ class Player:
         """Say what was put in the place of what nobody sends, and what of the loss is not asked for."""
         if not self.tape.is_whole:
             yield (
-                "a step of the app asks for gradients several times; losses are those of the first time, since the "
-                "others take labels that were not witnessed"
+                "a step of the app asks for gradients several times; only the losses of the first time are used, "
+                "since the others take labels that the witness did not see"
             )
         if not self.tape.adds_up:
             yield (
-                "the loss of a batch is not quite a sum of losses of its examples: the loss of one is that of a batch "
-                "of its copies"
+                "the loss of a batch is not exactly a sum of its examples' losses; the loss of an example is that "
+                "of a batch of copies of it"
             )
         if self.tape.why_alone:
-            yield f"gradients of the targets were computed one by one, which takes longer: {self.tape.why_alone}"
+            yield f"the gradients of the targets were computed one by one, which takes longer: {self.tape.why_alone}"
         if self._has_copies:
-            yield "a further model that begins as what clients are sent stays as it is with the first reply of its form"
+            yield (
+                "another model that starts with the weights that clients are sent keeps the weights of the first "
+                "reply of its form"
+            )
         if any(map(_is_statistic, self.missing)):
             yield "batch statistics, which no client sends, were estimated on the target records under each model"
         if not self._is_sent_whole:
@@ -510,7 +513,7 @@ class Player:
         if kept and self._kept:
             yield f"{kept}, which clients keep, were fitted to the target records under each model"
         elif kept:
-            yield f"{kept}, which clients do not send, are as the app makes them anew"
+            yield f"{kept}, which clients do not send, have the values that the app gives them when it starts"
 
 
 def _is_statistic(name: str) -> bool:

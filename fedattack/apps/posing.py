@@ -117,11 +117,11 @@ def pose(
             return pose(part, left, asked, most=most, notes=notes, app=app, watch=watch, check=check)
     mods = dict.fromkeys(mod for witness in witnesses for mod in witness.mods)
     if mods:
-        notes = [*notes, f"messages of clients pass the mods {short(', '.join(mods), 200)}"]
+        notes = [*notes, f"messages of clients pass through the mods {short(', '.join(mods), 200)}"]
     notes = [*notes, *holding.notes, *_note_public(holding), *reading.notes, *computing.notes]
     if holding.incomplete:
         notes.append(
-            "examples that hold a value that is not finite are asked about by their losses; attacks that compare or "
+            "attacks ask by losses about examples that hold a value that is not finite; attacks that compare or "
             "rebuild numbers are judged without them"
         )
     notes += said_of_training
@@ -181,7 +181,7 @@ def pose(
         **_find_unlike(record, knowledge),
     }
     for threat, failure in unanswered.items():
-        why = f"what is true of it cannot be found out: {failure.why}"
+        why = f"the truth about it cannot be found out: {failure.why}"
         reasons |= dict.fromkeys(THREATS[threat].judged, why)
     return Posed(knowledge, few, tuple(notes), reasons)
 
@@ -202,8 +202,8 @@ def _note_public(holding: Holding) -> Iterator[str]:
     if public := find_public(holding):
         clients = len(holding.clients)
         yield (
-            f"{len(public):,} of {len(holding.holders):,} training examples are held by all {clients} clients, as "
-            "public ones are: they tell no client apart"
+            f"all {clients} clients hold {len(public):,} of the {len(holding.holders):,} training examples, as is "
+            "usual for public examples: these cannot tell clients apart"
         )
 
 
@@ -211,8 +211,9 @@ def _describe_public(reading: Reading) -> str:
     """Say how predictions are read, and what the attacker is assumed to have."""
     return (
         f"clients send predictions and no weights, as in FedMD: {short(', '.join(reading.predictions), 80)} are "
-        "outputs of their models on the same examples. The attacker is assumed to have these, and the architecture. It "
-        "trains a student on what each client predicts, whose losses stand for the client's"
+        "outputs of their models on the same examples. The attacker is assumed to have these examples, and to "
+        "know the architecture. It trains a student on each client's predictions, and uses the student's losses "
+        "in place of the client's"
     )
 
 
@@ -220,7 +221,7 @@ def _say_way_of_predictions(arrays: Sequence[str], holding: Holding) -> str:
     """Say what clients send that send no weights, and which attack there is on it."""
     public = ""
     if find_public(holding):
-        public = ", and all train on some examples that all have, as public ones are"
+        public = ", and all train on some examples that all have, as is usual for public ones"
     return (
         f"clients send predictions and no weights, as in FedMD: {short(', '.join(arrays), 80)} are outputs of their "
         f"models{public}; record them by `fedattack observe --protocol fedmd`, then `fedattack attack sia --public`"
@@ -285,7 +286,7 @@ def _find_unlike(record: Record, knowledge: Knowledge) -> dict[str, str]:
                 return {}
             why = why or (
                 f"replies hold {_describe_forms(sent)}, and not the arrays that clients were sent, "
-                f"{_describe_forms(received)}: no attack reads a model out of them"
+                f"{_describe_forms(received)}: no attack can read a model from them"
             )
     # No reply with arrays was compared.
     if not why:
@@ -354,17 +355,17 @@ def _note_nobodys(holding: Holding, chosen: ExampleChoice, evaluation: Targets) 
     """Say what is to be known of the examples that nobody trained on."""
     if not len(evaluation):
         yield (
-            f"{holding.why_none}, so that there is no null run: what the attack says of examples that it cannot know "
-            "is not known"
+            f"{holding.why_none}, so there is no null run: how often the attack is wrong about examples that it "
+            "cannot know is not measured"
         )
     elif any(holding.origins.values()):
-        yield "a client's own evaluation examples are taken for ones drawn as its training examples were"
+        yield "a client's own evaluation examples are assumed to be drawn as its training examples were"
     trained = _examples(holding, [key for key in chosen.targets if key in holding.holders])
     if overlapping := share_of_overlapping(evaluation.x, trained.x):
         yield (
             f"{overlapping:.0%} of the examples that nobody trained on share half of their numbers with one that "
-            "somebody did, as windows of one series do: who trained on that has nearly trained on them, and membership "
-            "is underestimated"
+            "somebody trained on, as windows of one series do: whoever trained on that one has nearly trained on "
+            "them, and membership is underestimated"
         )
 
 
@@ -453,22 +454,24 @@ def _find_training(witnesses: Sequence[Witness], notes: list[str]) -> LocalSGD |
     training = next(training for training in seen if _numbers_of(training) == how)
     if training.optimizer not in OPTIMIZERS or not training.lr:
         notes.append(
-            f"clients train by {training.optimizer}, learning rate {training.lr}; attacks imitate "
-            f"{', '.join(OPTIMIZERS)} at one rate alone"
+            f"clients train by {training.optimizer}, learning rate {training.lr}; attacks only imitate "
+            f"{', '.join(OPTIMIZERS)} at one rate"
         )
         return None
     if not training.epochs:
-        notes.append("it is not known how often they pass over their examples: no attack imitates how clients train")
+        notes.append(
+            "fedattack does not know how often clients pass over their examples: no attack imitates how clients train"
+        )
         return None
     if not training.batch_sizes:
-        notes.append("it is not known in which batches: no attack imitates how clients train")
+        notes.append("fedattack does not know the clients' batch size: no attack imitates how clients train")
         return None
     # Gradients that are accumulated over batches are one step with their sum of examples.
     size, together = training.batch_sizes[0], max(1, round(training.together))
     if together > 1:
         notes.append(
-            f"a step of clients takes {together} batches of {size}: it is imitated as one of {size * together}, as if "
-            f"each loss were divided by {together}"
+            f"a step of clients takes {together} batches of {size}: attacks imitate it as one batch of "
+            f"{size * together}, as if each loss were divided by {together}"
         )
     return LocalSGD(
         epochs=max(1, round(training.epochs)),

@@ -16,7 +16,7 @@ from fedattack.witness.private import REMARKS, remarks_of
 CLAIM = "claim.toml"
 
 _HEAD = """# How clients were seen to train{others}.
-# Write down what is claimed of all rounds together, and take away the two signs:
+# State the epsilon and delta that are claimed for all rounds together, and remove the # before each:
 # epsilon =
 # delta =
 """

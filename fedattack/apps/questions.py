@@ -108,13 +108,15 @@ def _column(text: str) -> OneHotColumn:
     match = _COLUMN.fullmatch(text.strip())
     if match is None:
         raise ConfigError(
-            f"--sensitive {short(text, 60)}: a model's input has no names; expected a number from 1, such as 3, or 3-5 "
-            "for an attribute of several columns, with a name of your own as in sex=3"
+            f"--sensitive {short(text, 60)}: a model's input has no names; expected a number from 1, such as 3; or "
+            "3-5 for an attribute of several columns; you may name it, as in sex=3"
         )
     first = int(match["first"])
     last = int(match["last"] or first)
     if not 1 <= first <= last:
-        raise ConfigError(f"--sensitive {text}: columns are counted from 1, and the last follows the first")
+        raise ConfigError(
+            f"--sensitive {text}: columns are counted from 1, and the last one must not come before the first"
+        )
     name = f"columns {first}-{last}"
     if first == last:
         name = f"column {first}"
@@ -136,7 +138,7 @@ def read_groups(path: Path) -> dict[str, dict[str, str]]:
     ConfigError
         If the file is not there or not of that form, an attribute has one value alone, or a client two.
     """
-    hint = "expected a table for each attribute with lists of clients, such as north = [0, 1]"
+    hint = "expected a table for each attribute, with lists of clients, such as north = [0, 1]"
     where = f"--groups {path}"
     try:
         tables = read_toml(path, ConfigError, hint)
@@ -149,9 +151,11 @@ def read_groups(path: Path) -> dict[str, dict[str, str]]:
 
 def _of_attribute(where: str, name: str, table: Any, hint: str) -> dict[str, str]:
     if not _NAME.fullmatch(name) or not isinstance(table, dict):
-        raise ConfigError(f"{where}: {hint}; names are of letters, digits, - and _")
+        raise ConfigError(f"{where}: {hint}; names consist of letters, digits, - and _")
     if len(table) < 2:
-        raise ConfigError(f"{where} has {len(table)} value; expected at least two, or there is nothing to tell apart")
+        raise ConfigError(
+            f"{where} has {len(table)} value; expected at least two, because one group cannot be told from another"
+        )
     found: dict[str, str] = {}
     for value, clients in table.items():
         # `type` and not isinstance: true is no partition-id.
@@ -192,7 +196,7 @@ class Scene:
         """Refuse to speak of all clients where some were not seen to train."""
         strangers = [name for name in self.clients if name not in self.holding.clients]
         if strangers:
-            raise DataError(f"{strangers[0]} was not seen to train, so that it is not known what is true of it")
+            raise DataError(f"{strangers[0]} was not seen to train, so the truth about it is not known")
 
 
 @dataclass
@@ -233,7 +237,7 @@ def _pose_column(column: OneHotColumn, scene: Scene, without: Collection[str], f
 
     holding = scene.holding
     if len(holding.shape) != 1:
-        raise DataError(f"--sensitive is about tables, and the model takes examples of shape {holding.shape}")
+        raise DataError(f"--sensitive is for tables, and the model takes examples of shape {holding.shape}")
     if column.end > holding.shape[0]:
         raise DataError(
             f"--sensitive: there is no column {column.end}; the model takes the columns 1 … {holding.shape[0]}"
@@ -242,7 +246,7 @@ def _pose_column(column: OneHotColumn, scene: Scene, without: Collection[str], f
     domain, counts = _read_values(column.name, columns, holding)
     asked_of = _victims(holding.clients.values(), scene, further.notes)
     if not asked_of:
-        raise DataError("--sensitive: of no example is it certain that a client which took part trained on it")
+        raise DataError("--sensitive: no example is certain to be one that a client which took part trained on")
     # Examples of one client stand together, in the order of `asked_of`.
     keys = [key for own in asked_of.values() for key in own]
     x = np.array([holding.examples[key][0] for key in keys], dtype=np.float32)
@@ -263,13 +267,13 @@ def _pose_column(column: OneHotColumn, scene: Scene, without: Collection[str], f
     further.known["partial"] = partial
     further.true["attributes"] = Attributes(values, names, owners, column.name, partial.fingerprint)
     further.notes.append(
-        f"who asks for {column.name} is assumed to know the other columns and the label of {len(keys)} examples of "
-        f"{len(asked_of)} clients, and whose they are; it uses no target records"
+        f"the attacker that asks for {column.name} is assumed to know the other columns and the label of "
+        f"{len(keys)} examples of {len(asked_of)} clients, and whose they are; it uses no target records"
     )
     if scene.auxiliary is None:
         further.notes.append(
-            f"the attacker has no auxiliary examples, so that no classifier guesses {column.name} from the other "
-            "columns: what it says may follow from these alone"
+            f"the attacker has no auxiliary examples, so no classifier guesses {column.name} from the other "
+            "columns: an attack's success may come from these columns alone"
         )
 
 
@@ -281,8 +285,8 @@ def _read_values(column: str, columns: Sequence[int], holding: "Holding") -> tup
         raise DataError(f"--sensitive: {column} is the same in all examples; take one that differs")
     if len(domain) > MOST_VALUES:
         raise DataError(
-            f"--sensitive: {column} has {len(domain)} different values, and at most {MOST_VALUES} can be asked "
-            "for; take a column of few values, or let the app put its values together"
+            f"--sensitive: {column} has {len(domain)} different values, and fedattack can ask for at most "
+            f"{MOST_VALUES}; take a column of fewer values, or let the app group its values"
         )
     return domain, counts
 
@@ -313,7 +317,7 @@ def _victims(clients: Iterable["Client"], scene: Scene, notes: list[str]) -> dic
     shares = even([len(examples) for examples in known.values()], _MOST_SAMPLED)
     for (name, examples), count in zip(known.items(), shares, strict=True):
         sample[name] = [examples[index] for index in rng.permutation(len(examples))[:count]]
-    notes.append("of the clients' examples a sample is asked for, so that the attacks that need all of them find less")
+    notes.append("attacks ask about a sample of the clients' examples, so attacks that need all of them find less")
     return sample
 
 
@@ -326,7 +330,9 @@ def _pose_class(label: int, scene: Scene, without: Collection[str], further: Fur
         seen = scene.holding.clients[name].trained
         # A class that was not seen in a part of the examples may be in the rest.
         if not holds and sum(seen.counts.values()) < seen.total:
-            raise DataError(f"client {name} has examples without a label, so that it is not known which classes it has")
+            raise DataError(
+                f"client {name} has examples without a label, so fedattack does not know which classes it has"
+            )
     _check_divides(label, counts > 0)
     if scene.auxiliary is None or not (scene.auxiliary.y == label).any():
         raise DataError(f"--property {label}: the attacker has no auxiliary examples of that class")
@@ -337,15 +343,15 @@ def _pose_class(label: int, scene: Scene, without: Collection[str], further: Fur
     # (1, clients): one question.
     further.true["positives"] = has[None]
     further.notes.append(
-        f"who asks which clients hold examples of class {label} is given sums alone, as if secure aggregation had "
-        f"been on; it is assumed to know that {has.sum()} of {len(has)} clients hold some, and that these are about "
-        f"{percent} % of what such a client holds"
+        f"the attacker that asks which clients hold examples of class {label} is given only sums, as if secure "
+        f"aggregation had been on; it is assumed to know that {has.sum()} of {len(has)} clients hold some, and "
+        f"that these are about {percent} % of what such a client holds"
     )
 
 
 def _check_class(label: int, scene: Scene) -> None:
     """Refuse a class that there is not."""
-    there = "labels are no classes"
+    there = "labels are not classes"
     classes = scene.counts.shape[1]
     if scene.holding.kind == "i" and classes > 1:
         if 0 <= label < classes:
@@ -360,12 +366,12 @@ def _check_divides(label: int, has: NDArray[np.bool_]) -> None:
     divides = (holders > 0) & (holders < len(has))
     if divides[label]:
         return
-    who, other = "no", "no class tells clients apart"
+    who, other = "no", "no class divides the clients"
     if holders[label]:
         who = "all"
     if divides.any():
         some = ", ".join(map(str, np.flatnonzero(divides)))
-        other = f"some hold and others do not: {short(some, 60)}"
+        other = f"these divide the clients: {short(some, 60)}"
     raise DataError(f"--property {label}: {who} clients hold examples of it; {other}")
 
 
@@ -394,7 +400,8 @@ def _pose_groups(groups: Groups, scene: Scene, without: Collection[str], further
     further.known["attributes"] = attributes
     further.true["private"] = private
     further.notes.append(
-        f"who asks for {', '.join(attributes)} is assumed to know of which group each auxiliary example is"
+        f"the attacker that asks for {', '.join(attributes)} is assumed to know to which group each auxiliary "
+        "example belongs"
     )
 
 

@@ -104,13 +104,13 @@ def read_sends(witnesses: Sequence[Witness], record: Record | None = None) -> Re
 
 def _describe_sparse(sparse: ChangedEntries) -> str:
     """Say how replies of indices and values are read."""
-    how = "puts the values in the place of these entries"
+    how = "writes the values over these entries"
     if sparse.step is not None:
         how = f"adds {sparse.step:.4g} times the values to these entries"
     return (
         f"clients send a part of their model, {short(sparse.values, 60)}, with the indices of its entries, "
-        f"{short(sparse.indices, 60)}; the attacker {how} of the model that was sent, as the server does, and takes "
-        "that for the client's model: what was not sent stays as it was"
+        f"{short(sparse.indices, 60)}; the attacker {how} of the model that was sent, as the server does, and "
+        "takes the result as the client's model: entries that were not sent stay unchanged"
     )
 
 
@@ -194,7 +194,7 @@ def _choose_arrays(sent: Sequence[SentArray], understood: Collection[str]) -> li
 
 
 def _why_unread(reads: Sequence[_Read]) -> str:
-    expected = "the model's weights, or what training changed in them times one factor, with the same shapes from all"
+    expected = "the model's weights, or their change in training times one factor, with the same shapes from all"
     unread = {array.name: array.kind for read in reads for array in read.unread}
     if not unread:
         sizes = len({read.form for read in reads})
@@ -219,29 +219,29 @@ def _notes_of(
         if math.isclose(low, high, rel_tol=_STEADY):
             stated = f"{low:.4g}"
         yield (
-            f"clients send how far training moved the model, times {stated}; the attacker is assumed to "
-            "know the factor of each client, and adds what was received"
+            f"clients send the change of the model in training, times {stated}; the attacker is assumed to know "
+            "each client's factor, and adds the model that the client received"
         )
         # The spread of one client's factors, relative to their middle.
         if any(max(read.factors) - min(read.factors) > _STEADY * abs(_middle(read.factors)) for read in alike):
-            yield "that factor changes from round to round; one in the middle is taken for each client"
+            yield "that factor changes from round to round; a value in the middle is used for each client"
     if any(array.kind == CHANGED for read in alike for array in read.arrays):
-        cause = "a mean, a moving average, noise or compression would do so, and which of these it is was not seen"
+        cause = "a mean, a moving average, noise or compression would do so, and the witness did not see which"
         if is_changed_by_mods:
-            cause = "mods that their messages pass change them"
-        yield f"clients send arrays that are like their weights after training, and not equal to them: {cause}"
+            cause = "the mods that their messages pass through change them"
+        yield f"clients send arrays that are similar to their weights after training, but not equal: {cause}"
     if models := [array.name for array in first.rest if array.kind == OF_ANOTHER]:
         yield (
-            f"clients send several models in a reply; {short(', '.join(models), 200)} are another one than takes "
-            "their examples: only where the app itself gives the losses, it takes these models, too"
+            f"clients send several models in a reply; {short(', '.join(models), 200)} belong to a model that does "
+            "not take their examples, and are used only if the app itself computes the losses"
         )
     if extra := [array for array in first.rest if array.kind != OF_ANOTHER]:
         rest = _list_kinds([(array.name, array.kind) for array in extra], 200)
-        yield f"beside their model clients send {rest}, which no attack reads: it may leak, too"
+        yield f"besides their model clients send {rest}, which no attack reads and which may leak, too"
     if others:
         yield (
-            f"{len(others)} of {count} clients send something else than the others, such as models of another form: "
-            "where the app is not asked, whether their replies leak cannot be told"
+            f"{len(others)} of {count} clients send something else than the others, such as models of another "
+            "form: unless the app is asked, nobody can tell whether their replies leak"
         )
 
 

@@ -60,10 +60,11 @@ def find_stopped(app: App, out: Path, seeds: Sequence[int], command: str) -> dic
         if study.get(key) != wanted[key]:
             got = f"got {short(str(wanted[key]), 80)}"
             if key == "code":
-                got = "it was changed since"
+                got = "it has changed since"
             raise ConfigError(
-                f"{out} holds a run of another {title} and goes on by the command that began it alone, which {STUDY} "
-                f"there names: expected {short(str(study.get(key)), 80)}, {got}; give this run a folder of its own"
+                f"{out} holds a run of another {title}, and only the command that began it, which {STUDY} there "
+                f"names, can continue it: expected {short(str(study.get(key)), 80)}, {got}; give this run another "
+                "folder"
             )
     return study
 
@@ -181,7 +182,7 @@ def _run_departing(
 ) -> str | None:
     """Run a copy of an app with an active server, which learns what to send from a run with an honest one."""
     with private_folder(out) as folder:
-        watch.say("note", f"--server {app.server}: an honest run comes first, which shows the clients' model")
+        watch.say("note", f"--server {app.server}: an honest run comes first, to learn the clients' model")
         # Its record and witnesses go with the private folder.
         (honest,) = new_parts(folder, [seed])
         _check_answers(honest, _run_copy(app, out, honest, seed, on, advance), watch)
@@ -223,7 +224,7 @@ def _explain(problem: str, record: Record | None) -> str:
     """Add to why clients failed what to do, and to why none answered in a record what passed besides."""
     # Clients, and not the server, may have an environment that lacks fedattack.
     if "No module named 'fedattack" in problem:
-        problem += "; clients note what they train on by fedattack: call `pip install fedattack` where they run"
+        problem += "; clients need fedattack to note what they train on: run `pip install fedattack` where they run"
     if record is not None:
         statuses = {seen.status for round_ in record for seen in round_.observations}
         if statuses == {"missing"}:

@@ -29,14 +29,14 @@ def check_reach(app: App, out: Path) -> None:
     """Refuse a SuperLink whose ServerApp or clients would write on other machines that do not share ``out``."""
     address = remote(app.folder, 1, out / "flower.log").superlink
     if os.environ.get(NOTES):
-        raise ConfigError(f"--on superlink: each client writes into a folder of its own, as {NOTES} says; {_BY_HAND}")
+        raise ConfigError(f"--on superlink: each client writes into its own folder, as {NOTES} says; {_BY_HAND}")
     shared = os.environ.get(SHARED)
     if shared and out.resolve().is_relative_to(Path(shared).resolve()):
         return
     if not _is_here(address.rpartition(":")[0]):
         raise ConfigError(
-            f"--on superlink: {address} is another machine, where the record would lie; set {SHARED} to a folder that "
-            f"all machines have at the same path, with --out in it, or {_BY_HAND}"
+            f"--on superlink: {address} is another machine, and the record would lie there; set {SHARED} to a "
+            f"folder that all machines have at the same path, with --out in it, or {_BY_HAND}"
         )
 
 
@@ -65,8 +65,8 @@ def count_online(app: App) -> int:
         online = runner.count_online()
     if not online:
         raise RunError(
-            f"SuperLink {runner.superlink}: no SuperNode is online, or it does not answer; see its own log, or say by "
-            "--supernodes for how many to wait"
+            f"SuperLink {runner.superlink}: no SuperNode is online, or the SuperLink does not answer; see its own "
+            "log, or use --supernodes to say for how many to wait"
         )
     return online
 
@@ -77,9 +77,9 @@ def check_witnessed(record: Record, folder: Path, watch: Watch) -> None:
     if not others:
         return
     advice = (
-        f"such clients need a WitnessMod and {WITNESS_FOLDER}, and then `fedattack gather {in_command(record.path)} "
-        "WITNESS… --out DIR`"
+        f"such clients need a WitnessMod and {WITNESS_FOLDER}; then call `fedattack gather "
+        f"{in_command(record.path)} WITNESS… --out DIR`"
     )
     if len(others) == len(record.nodes):
         raise RunError(f"no client wrote into {folder}: all run elsewhere, or cannot write there; {advice}")
-    watch.say("warning", f"{len(others)} of {len(record.nodes)} clients run elsewhere, and are not witnessed; {advice}")
+    watch.say("warning", f"{len(others)} of {len(record.nodes)} clients run elsewhere and are not witnessed; {advice}")

@@ -20,7 +20,7 @@ WITNESS = "witness"
 NOTHING_TRAINED = "nothing is trained, since the server sent no training message"
 """Why most attacks cannot be made of a run of queries or evaluations alone."""
 
-_BYTES = "bytes, such as the trees of XGBoost in another form than JSON"
+_BYTES = "bytes, such as XGBoost's trees in another form than JSON"
 
 # Kinds of messages of which a line says that they are not recorded.
 _FEW_GAPS = 2
@@ -58,7 +58,7 @@ def check_readable(part: Part, witnesses: Sequence[Witness], *, is_stated: bool 
     if not len(record):
         raise NeedsError(f"{part.label}: {NOTHING_TRAINED}{describe_besides(record)}")
     if kind:
-        besides = describe_besides(record) or "; it would take arrays of numbers, such as a model's weights"
+        besides = describe_besides(record) or "; an attack would need arrays of numbers, such as a model's weights"
         raise NeedsError(f"{part.label}: clients send {kind}, and no attack reads them{besides}")
 
 
@@ -72,9 +72,9 @@ def check_code(part: Part) -> None:
     """
     for name in sorted(list_code(witness.model for witness in witnesses_of(part)) - read_code(part.folder)):
         raise TrustError(
-            f"{witness_of(part)} names {short(name, 80)}, which would be imported, and did not when this machine ran "
-            f"the app; `fedattack gather {in_command(part.folder)} {in_command(witness_of(part))} --out DIR` says how "
-            "to trust it"
+            f"{witness_of(part)} names {short(name, 80)}, which would be imported; it did not name it when this "
+            f"machine ran the app; `fedattack gather {in_command(part.folder)} {in_command(witness_of(part))} "
+            "--out DIR` says how to trust it"
         )
 
 
@@ -118,7 +118,7 @@ def describe_besides(record: Record) -> str:
     """Say what passed beside training, and which questions about it nobody asks; empty if nothing passed."""
     said = []
     if types := dict.fromkeys(others.type for others in record.others):
-        said.append(f"what stood in plaintext in {short(', '.join(types), 60)} is recorded")
+        said.append(f"the plaintext of {short(', '.join(types), 60)} is recorded")
     for gap in record.gaps[:_FEW_GAPS]:
         said.append(short(gap, 120))
     if has_arrays_of_queries(record):
@@ -127,5 +127,5 @@ def describe_besides(record: Record) -> str:
         what = "columns or labels"
         if told:
             what = "columns"
-        said.append(f"nobody asked whether these arrays give a party's {what} back")
+        said.append(f"nobody asked whether these arrays reveal a party's {what}")
     return "".join(f"; {line}" for line in said)

@@ -111,7 +111,7 @@ def _step_along(record: Record, knowledge: Knowledge, seed: int, device: torch.d
             received = readable(observation.received)
             where = f"round {round_.number}, client {observation.node} left out"
             if received is None:
-                notes.append(f"{where}: what model it was sent is not in the record")
+                notes.append(f"{where}: the record does not hold the model that it was sent")
             elif fits_model(model, received, f"{where}: what it was sent", notes):
                 yield observation, gradient_step(received, gradient, lr)
 

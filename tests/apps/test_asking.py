@@ -140,7 +140,7 @@ def test_of_an_app_that_is_not_deterministic_a_note_says_what_counts(tmp_path, h
     app = run(part, "not deterministic")
     (posed,) = pose_all([part], app=app)
     assert any("inputs are augmented, or all others in each round" in note for note in posed.notes)
-    assert any("so that there is no null run" in note for note in posed.notes)
+    assert any("so there is no null run" in note for note in posed.notes)
 
 
 @pytest.mark.slow
@@ -285,7 +285,7 @@ def test_a_model_that_the_sent_one_is_compared_with_is_none_that_clients_keep(tm
     posed = pose_all([part], app=app)[0]
     assert posed.knowledge.answers is not None
     assert np.isfinite(posed.knowledge.answers.losses).all()
-    assert any("a further model that begins as what clients are sent" in note for note in posed.notes)
+    assert any("another model that starts with the weights that clients are sent" in note for note in posed.notes)
     assert not any("which clients keep" in note for note in posed.notes)
 
 
@@ -295,7 +295,7 @@ def test_replies_of_another_form_are_left_out_by_name(tmp_path, here):
     answers, notes = ask(app, part, witnesses_of(part), targets)
     assert len({*answers.nodes.tolist()}) == CLIENTS - 1
     assert len(notes) == 1
-    assert notes[0].startswith("2 replies left out: it replied other arrays than it was sent: module.net.0.")
+    assert notes[0].startswith("2 replies left out: its reply holds other arrays than it was sent: module.net.0.")
     assert "appeared" in notes[0]
     assert "vanished" in notes[0]
 
@@ -381,7 +381,7 @@ def test_an_app_that_compares_the_examples_of_a_batch_is_refused_by_name(tmp_pat
     assert any("as contrastive losses do" in note for witness in witnesses for note in witness.notes)
     assert {label for witness in witnesses for label in witness.trained.y} == {0}
     (posed,) = pose_all([part], app=app)
-    refusal = r"gives no losses: the loss of an example .* no loss is that of one example; if there is"
+    refusal = r"gives no losses: the loss of an example .* no loss is that of one example; if a loss"
     assert any(re.search(refusal, why) for why in posed.reasons.values()), posed.reasons
 
 
@@ -428,7 +428,7 @@ def test_an_app_that_writes_and_prints_leaves_nothing_behind(classifier, tmp_pat
         ("raise", DataError, r"KeyError.*no data here"),
         ("exit", DataError, r"ended its process: sys.exit\(0\)"),
         ("leave", RunError, r"the process that asks the app ended with 0: no word"),
-        ("wait", DataError, r"was still at work after 2 s; if it takes longer, set FEDATTACK_ASKING_SECONDS"),
+        ("wait", DataError, r"did not end within 2 s; if it takes longer, set FEDATTACK_ASKING_SECONDS"),
     ],
 )
 def test_an_app_that_fails_gives_one_line(fault, error, line, classifier, monkeypatch):

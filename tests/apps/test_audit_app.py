@@ -207,7 +207,7 @@ def test_further_questions_of_an_app(tmp_path, task):  # noqa: F811
     run = json.loads((out / "run.json").read_text())
     assert run["title"].endswith("audit of project")
     why = {entry["question"]: entry["why"] for entry in run["untried"]}
-    assert any("is about tables, and the model takes examples of shape" in reason for reason in why.values())
+    assert any("is for tables, and the model takes examples of shape" in reason for reason in why.values())
     assert any(reason.startswith("with 4 clients with 2 values among them") for reason in why.values())
     assert any("as --without says: the least and the largest input" in note for note in run["notes"])
 

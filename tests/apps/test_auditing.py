@@ -76,7 +76,7 @@ def test_what_does_not_apply_is_told(part):
     posed = [replace(each, few=()) for each in pose_all([part])]
     attacked = attack_all([part], posed)
     assert attacked.scored == ("sia", "membership", "exact", "labels", "plaintext")
-    assert "clients of 8 examples or fewer" in attacked.failed["inversion"]
+    assert "clients with at most 8 examples" in attacked.failed["inversion"]
     judge_folder(part.folder, device="cpu", watch=Watch(), trusted=list_trusted(posed))
     reasons = {entry["question"]: entry["why"] for entry in read_run(part.folder)["untried"]}
     assert attacked.failed["inversion"] in reasons.values()
@@ -104,12 +104,12 @@ def test_what_takes_long_is_spared_where_the_caller_does_not_ask_for_more(tmp_pa
 
     attack_all([part], posed, only_membership, watch)
     assert read_study(tmp_path)["options"] == {"shadow_rounds": "10"}
-    assert any(line.startswith("membership: --option shadow_rounds=10, as apps are audited") for line in said)
+    assert any(line.startswith("membership: --option shadow_rounds=10, as for all apps") for line in said)
     assert Scores.load(part.scores("membership")).facts["trained"] == 8 * 10
     said.clear()
     part.scores("membership").unlink()
     attack_all([part], posed, lambda names: only_membership(names, shadow_rounds="2", shadows="3"), watch)
-    assert not any("as apps are audited" in line for line in said)
+    assert not any("as for all apps" in line for line in said)
     assert Scores.load(part.scores("membership")).facts["trained"] == 3 * 2
 
 
@@ -120,7 +120,7 @@ def test_an_attack_that_fails_does_not_keep_the_others(part, monkeypatch):
     monkeypatch.setattr(SourceInference, "attack", refuse)
     posed = pose_all([part])
     assert attack_all([part], posed, lambda names: choose(names[:2])).failed["sia"] == "it lacks something"
-    with pytest.raises(NeedsError, match=r"no attack could be made of .*: sia: it lacks something"):
+    with pytest.raises(NeedsError, match=r"no attack on .* could be made: sia: it lacks something"):
         attack_all([part], posed, lambda names: choose(names[:1]))
 
 
@@ -131,9 +131,9 @@ VALUES = {"values": np.zeros((200, 4))}
 @pytest.mark.parametrize(
     ("sent", "reply", "message"),
     [
-        ({"0": np.zeros(9, np.uint8)}, {"arrays": BYTES}, "clients send bytes, such as the trees of XGBoost"),
+        ({"0": np.zeros(9, np.uint8)}, {"arrays": BYTES}, "clients send bytes, such as XGBoost's trees"),
         # The first model of trees is empty.
-        ({"0": np.zeros(0)}, {"arrays": BYTES}, "clients send bytes, such as the trees of XGBoost"),
+        ({"0": np.zeros(0)}, {"arrays": BYTES}, "clients send bytes, such as XGBoost's trees"),
         (None, {"metrics": {"trees": b"..."}}, "clients send metrics and settings without arrays, and no attack reads"),
         (VALUES, {}, r"clients send empty replies to .* whether these arrays give"),
     ],
@@ -194,7 +194,7 @@ def test_a_run_without_any_answer_has_a_page_that_says_what_was_tried(tmp_path, 
     assert run["observed"]["in_plaintext"] == ["embedding"]
     questions = [line["question"] for line in run["untried"]]
     assert {threat.question for threat in THREATS.values()} < {*questions}
-    assert "Do the embeddings that a party sends give its columns back?" in questions
+    assert "Can the embeddings that a party sends be turned back into its columns?" in questions
     for said in ("No question was answered", "clients send embeddings, and no attack reads them", *questions):
         assert html.escape(said, quote=True) in text.replace("&#39;", "&#x27;")
     assert "There are no findings" not in text
@@ -260,7 +260,7 @@ def test_what_no_judge_can_judge_leaves_a_page_all_the_same(part, monkeypatch):
     assert "ZeroDivisionError: of strange numbers" in run["unanswered"]
     failed = [entry for entry in run["untried"] if "failed" in entry]
     assert [entry["why"].startswith("sia could not be judged: ZeroDivisionError") for entry in failed] == [True]
-    assert not any("for the reason above" in entry["why"] for entry in run["untried"])
+    assert not any("the reason stands above" in entry["why"] for entry in run["untried"])
     assert "No attack could be judged." in text
     assert "No question was answered" in text
 
@@ -317,7 +317,7 @@ def test_a_page_that_asks_for_trust_does_not_hide_why_there_is_no_answer(part, m
     watch = Watch(say=lambda _, text: said.append(text))
     with pytest.raises(NeedsError, match="it lacks something"), explaining(order(part), watch):
         raise NeedsError("it lacks something")
-    assert said == ["there is no page either: the folder asks for code"]
+    assert said == ["no page was written either: the folder asks for code"]
 
 
 def test_nothing_is_written_into_a_folder_in_which_another_command_is_at_work(part):
@@ -330,7 +330,9 @@ def test_nothing_is_written_into_a_folder_in_which_another_command_is_at_work(pa
 
 def test_too_few_clients_are_told_before_the_run():
     few = describe_too_few(4)
-    assert "with 4 clients p is 0.042 at best, and 0.023 is needed; take 5 clients, by --supernodes" in few
+    assert (
+        "with 4 clients the smallest possible p is 0.042, and 0.023 is needed; take 5 clients, by --supernodes" in few
+    )
     assert few.startswith("hardly any outcome of sia")
     assert describe_too_few(3).startswith("no outcome of sia")
     assert describe_too_few(5) == ""

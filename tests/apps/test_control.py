@@ -198,7 +198,9 @@ def test_each_attack_that_plants_has_records_of_its_own(trees, monkeypatch):
     lines, faults = [], []
     found = control(None, runs, [[]], Watch(say=lambda kind, line: lines.append(line)), faults)
     assert found == {"trees": Control(PLANTED, 1, True)}
-    assert lines == ["no positive control of plaintext: it is not known of the run which rows each client holds"]
+    assert lines == [
+        "no positive control of plaintext: fedattack does not know which rows each client of the run holds"
+    ]
     assert faults == []
 
 
@@ -252,7 +254,7 @@ def test_nothing_is_planted_where_nobody_knows_who_holds_what(untrained, monkeyp
     assert control(Asker(app), runs, [witnesses_of(part)], watch, []) == {}
     assert asked == []
     ((kind, line),) = lines
-    assert (kind, "it is known which client alone holds it" in line) == ("warning", True)
+    assert (kind, "is known to be held by exactly one client" in line) == ("warning", True)
 
 
 def test_an_attack_is_judged_as_in_the_report_corrected_for_all_others(untrained, monkeypatch):

@@ -184,7 +184,7 @@ def test_the_copy_has_the_plan(tmp_path):
 
 
 def test_only_servers_of_apps_are_taken(tmp_path):
-    with pytest.raises(ConfigError, match="--server isolating: an app can be run with imprint or fishing"):
+    with pytest.raises(ConfigError, match="--server isolating: expected imprint or fishing"):
         App(tmp_path, server="isolating")
 
 
@@ -194,7 +194,7 @@ def test_only_servers_of_apps_are_taken(tmp_path):
         (("quickstart", "--server", "imprint"), "of a preset say --set server=imprint"),
         (("APP", "--server", "imprint", "--on", "superlink"), "--server is for an app's folder and --on simulation"),
         (("--server", "imprint", "--", "flwr", "run", "APP", "--stream"), "--server is for an app's folder and --on"),
-        (("APP", "--server", "passive"), "an app can be run with imprint or fishing"),
+        (("APP", "--server", "passive"), "expected imprint or fishing"),
     ],
 )
 def test_nobody_elses_clients_are_attacked(call, tmp_path, words, message):

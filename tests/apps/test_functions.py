@@ -193,7 +193,7 @@ def test_losses_that_are_none_end_in_one_line(losses, message):
 @pytest.mark.parametrize(
     ("update", "message"),
     [
-        (lambda arrays, x, y, seed: [1.0], "expected a dict of arrays by their names, got list"),
+        (lambda arrays, x, y, seed: [1.0], "expected a dict that maps names to arrays, got list"),
         (lambda arrays, x, y, seed: {"w": arrays["w"] * np.nan}, "w holds numbers that are not finite"),
         (lambda arrays, x, y, seed: {"w": "text"}, "w: expected numbers, got str"),
         (lambda arrays, x, y, seed: 1 / 0, "--update m:u raised ZeroDivisionError"),
@@ -219,7 +219,7 @@ def test_that_a_function_draws_at_random_is_told():
     playing = player(lambda arrays, x, y: np.random.random(len(y)))  # noqa: NPY002 - what an owner may do
     playing.losses()
     assert any(
-        "--losses m:l gives other numbers when it is called again" in line for line in playing.list_assumptions()
+        "--losses m:l returns other numbers when it is called again" in line for line in playing.list_assumptions()
     )
     still = player()
     still.losses()
@@ -258,26 +258,31 @@ def test_examples_of_each_partition_are_written_as_a_witness_would(tmp_path, mon
 def test_examples_without_labels_have_one_for_all(tmp_path, monkeypatch):
     found = stated(lambda one, all_: (X, None), tmp_path, monkeypatch=monkeypatch)["0"]
     assert found.trained.counts == {0: 5}
-    assert found.notes == ("--examples m:f gives no labels, or 0 for all: 0 stands for the label of each example",)
+    assert found.notes == (
+        "--examples m:f returns no labels, or returns 0 for all examples: 0 stands for the label of each example",
+    )
 
 
 @pytest.mark.parametrize(
     ("own", "message"),
     [
         (lambda one, all_: 1 / 0, "--examples m:f raised ZeroDivisionError: division by zero"),
-        (lambda one, all_: X, "expected examples and labels, or these and held-out examples.* got ndarray"),
+        (lambda one, all_: X, "expected examples and labels, or these two and held-out examples.* got ndarray"),
         (lambda one, all_: (X, Y, X), "got 3 values"),
         (
             lambda one, all_: (X, Y[:3]),
-            r"expected a label that is one finite number for each of 5 examples, got \(3,\)",
+            r"expected one finite number as the label of each of 5 examples, got \(3,\)",
         ),
-        (lambda one, all_: (X, Y * np.nan), "expected a label that is one finite number"),
+        (lambda one, all_: (X, Y * np.nan), "expected one finite number as the label"),
         (lambda one, all_: (X[:0], Y[:0]), "has no examples; expected at least one"),
-        (lambda one, all_: (X[:, 0], Y), r"expected one row an example, got an array of shape \(5,\)"),
+        (lambda one, all_: (X[:, 0], Y), r"expected one row for each example, got an array of shape \(5,\)"),
         (lambda one, all_: ([["a"], ["b"]], [0, 1]), "expected numbers, got list .*; give arrays of numbers"),
         (lambda one, all_: ([[1], [2, 3]], [0, 1]), "give arrays of numbers"),
-        (lambda one, all_: (X, Y, X, Y[:2]), "held out: expected a label"),
-        (lambda one, all_: (np.random.normal(size=(5, 3)), Y), "gives other examples of partition 0 when it is called"),  # noqa: NPY002
+        (lambda one, all_: (X, Y, X, Y[:2]), "held out: expected one finite number as the label"),
+        (
+            lambda one, all_: (np.random.normal(size=(5, 3)), Y),
+            "returns other examples of partition 0 when it is called",
+        ),  # noqa: NPY002
     ],
 )
 def test_examples_that_are_none_end_in_one_line(own, message, tmp_path, monkeypatch):
@@ -314,11 +319,11 @@ def test_what_is_stated_is_put_beside_what_was_seen():
     # What nobody states of it is still what was seen.
     assert (first.mods, hashes(first.evaluated)) == (("m",), hashes_of(X))
     assert first.notes == (
-        "it was seen to train on 5 examples, and --examples gives none of them: expected examples as its model takes "
-        "them, after all scaling",
+        "it was seen to train on 5 examples, and --examples returns none of them: return examples as the "
+        "model takes them, after all scaling",
     )
     assert failed.notes == ("it failed",)
-    assert unnamed.notes == ("it has no partition-id: --examples is not called for it",)
+    assert unnamed.notes == ("it has no partition-id, so --examples is not called for it",)
     assert evaluating == clients[3]
     same = put_examples([witness("10", "0", trained=own)], given)
     assert same[0].notes == ()
@@ -343,7 +348,7 @@ def test_where_the_function_fails_what_hooks_saw_stays(tmp_path, here):
         found = ask_examples(Asker(app, functions=OwnFunctions(spec)), part, witnesses_of(part), notes)
         assert all(len(each.trained) for each in found if each.asked)
         (note,) = notes
-        assert note.startswith("clients' examples are those that hooks saw: ")
+        assert note.startswith("clients' examples are those that the witness saw: ")
         assert why in note
 
 
@@ -352,7 +357,7 @@ def test_where_the_function_fails_what_hooks_saw_stays(tmp_path, here):
     [
         ({"examples": "own"}, "--examples own: expected module:function of the app, such as my_app.audit:examples"),
         ({"losses": "a b:c"}, "--losses a b:c: expected module:function"),
-        ({"update": "m:f"}, "--update trains models whose losses are asked for; add --losses module:function"),
+        ({"update": "m:f"}, "--update trains models whose losses are then needed; add --losses module:function"),
     ],
 )
 def test_words_that_name_no_function_are_refused(given, message):
@@ -384,7 +389,7 @@ def test_functions_that_take_too_long_print_or_fork_leave_the_rest(tmp_path, mon
     for name, message in (
         (
             "slow",
-            "--examples numpy_twin.audit:slow was still at work after 3 s; if it takes longer, set FEDATTACK_ASKI",
+            "--examples numpy_twin.audit:slow did not end within 3 s; if it takes longer, set FEDATTACK_ASKI",
         ),
         ("greedy", "--examples numpy_twin.audit:greedy raised .*MemoryError"),
         ("ends", "the process that asks the app ended with 9"),

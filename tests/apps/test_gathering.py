@@ -220,7 +220,7 @@ def test_weights_that_differ_from_machine_to_machine_are_told(world):
         change(site, model=replace(read_witness(path).model, frozen=frozen))
     truth = gathered(world)
     assert not (world.out / "knowledge" / "frozen.npz").exists()
-    assert any("differs from client to client" in note for note in truth.notes)
+    assert any("differ from client to client" in note for note in truth.notes)
 
 
 def forget_the_model(site) -> None:
@@ -309,10 +309,12 @@ def test_a_record_that_does_not_say_its_run(world):
     del value["facts"][RUN], value["check"]
     manifest.write_bytes(seal_manifest(value))
     shutil.copytree(world.sites[0] / "run-7", world.sites[0] / "run-9")
-    with pytest.raises(ConfigError, match=r"does not say of which run it is; name the folder of one, such as .*run-7"):
+    with pytest.raises(
+        ConfigError, match=r"does not say to which run it belongs; name the folder of one run, such as .*run-7"
+    ):
         gathered(world)
     truth = gathered(world, [world.sites[0] / "run-7", *world.sites[1:]])
-    assert any("known by their nodes alone" in note for note in truth.notes)
+    assert any("known only from their nodes" in note for note in truth.notes)
 
 
 def test_a_record_of_some_rounds_is_taken(world):
@@ -382,16 +384,18 @@ SPOILS = {
     "has witnesses of run-8, and .*record is of run 7": lambda world: [
         (site / "run-7").rename(site / "run-8") for site in world.sites
     ],
-    r"are of several runs \(7, 8\)": lambda world: change(world.sites[1], run="8"),
-    "has none of the 3 nodes of the witnesses, such as 0: they are of another run": lambda world: change_all(
+    r"belong to several runs \(7, 8\)": lambda world: change(world.sites[1], run="8"),
+    "has none of the 3 nodes of the witnesses, such as 0: they belong to another run": lambda world: change_all(
         world, lambda index: {"node": str(index)}
     ),
-    "is in .*site-0 and in .*site-1; give one of them": lambda world: shutil.copytree(
+    "is in both .*site-0 and .*site-1; give only one of them": lambda world: shutil.copytree(
         world.sites[0], world.sites[1], dirs_exist_ok=True
     ),
-    "its hashes are not those of its examples;?": lambda world: change_trained(world, x=trained_in(world).x + 1),
-    "its hashes are not those of its examples, in order": reverse,
-    "it counts more examples of all classes than examples": lambda world: change_trained(world, counts={0: 2**50}),
+    "its hashes do not match its examples;?": lambda world: change_trained(world, x=trained_in(world).x + 1),
+    "its hashes do not match its examples": reverse,
+    "its counts of classes add up to more than its number of examples": lambda world: change_trained(
+        world, counts={0: 2**50}
+    ),
     "a client cannot be called 'node ": lambda world: change(world.sites[0], client=f"node {FIRST_NODE}"),
     "'\\*' cannot be a client's name in the truth": lambda world: change(world.sites[0], client="*"),
     "is a link that leaves": lambda world: file_of(world).symlink_to("/etc/hostname"),

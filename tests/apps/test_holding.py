@@ -201,7 +201,7 @@ def test_notes_of_witnesses_say_whose_they_are():
         ([witness("0", (X[:5], np.full(5, -1)))], "no training example was seen with a label of one number"),
         (
             [witness("0", rows((0, 5))), replace(witness("1", rows((5, 9))), trained=seen(*rows((5, 9)), keep=0))],
-            "of no training example with a label is it certain who trained on it",
+            "for no training example with a label is it certain who trained on it",
         ),
         (
             [
@@ -229,16 +229,19 @@ def of_evaluation(x, y) -> Holding:
 def test_why_nobody_evaluated_on_what_nobody_trained_on_is_said_as_it_is():
     x, y = rows((20, 40))
     assert of_evaluation(x, y).why_none == ""
-    assert of_evaluation(x[:0], y[:0]).why_none == "nobody was seen to evaluate on examples that nobody trained on"
+    assert (
+        of_evaluation(x[:0], y[:0]).why_none
+        == "no client or server was seen to evaluate on examples that nobody trained on"
+    )
     none = "none of 20 examples that were only evaluated on can be asked about: "
     for seen_so, why in (
-        ((x, np.full(20, -1)), "they were seen without labels, or with others than training examples have"),
-        ((x, y.astype(np.float32)), "they were seen without labels, or with others than training examples have"),
-        ((x[:, :3], y), "they were taken in another form than training examples"),
+        ((x, np.full(20, -1)), "they were seen without labels, or with other labels than training examples have"),
+        ((x, y.astype(np.float32)), "they were seen without labels, or with other labels than training examples have"),
+        ((x[:, :3], y), "they have another form than the training examples"),
     ):
         assert of_evaluation(*seen_so).why_none == none + why
     changed = [witness("0", rows((0, 10)), rows((20, 40)), training=replace(TRAINING, augmented=True))]
-    assert hold(changed).why_none.endswith("since they change their examples each time")
+    assert hold(changed).why_none.endswith("clients change their examples each time")
     others = hold([witness("0", rows((0, 10)), rows((20, 40))), witness("1", rows((20, 40)))])
     assert others.why_none == f"{none}somebody trained on them, or may have"
 
@@ -301,7 +304,7 @@ def test_examples_with_a_missing_value_are_counted_and_may_be_asked_about_and_no
     left = holding.leave_out_incomplete("nobody asks")
     assert {*left.examples} == {*holding.complete}
     assert all(np.isfinite(x).all() for x, _ in left.examples.values())
-    assert left.notes[-1].endswith("are asked nothing about: nobody asks")
+    assert left.notes[-1].endswith("a value that is not finite: nobody asks")
 
 
 def test_where_all_training_examples_lack_a_value_that_cannot_be_asked_about_it_is_said():

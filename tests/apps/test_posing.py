@@ -159,8 +159,8 @@ def test_mods_that_the_messages_of_clients_pass_are_told(part):
 @pytest.mark.parametrize(
     ("facts", "told"),
     [
-        ({"epochs": None}, "it is not known how often they pass"),
-        ({"batch_sizes": ()}, "it is not known in which batches"),
+        ({"epochs": None}, "fedattack does not know how often clients pass"),
+        ({"batch_sizes": ()}, "fedattack does not know the clients' batch size"),
         ({"optimizer": "SGD of nesterov=True"}, "clients train by SGD of nesterov=True"),
     ],
 )
@@ -175,7 +175,7 @@ def test_accumulated_gradients_are_imitated_as_those_of_one_batch(part):
     training = replace(TRAINING, together=2.1)
     posed = pose(part, [witness(name, World.trains[name], training=training) for name in "012"])
     assert posed.knowledge.training.batch_size == 2 * TRAINING.batch_sizes[0]
-    assert any(note.startswith("a step of clients takes 2 batches of 8: it is imitated") for note in posed.notes)
+    assert any(note.startswith("a step of clients takes 2 batches of 8: attacks imitate it") for note in posed.notes)
 
 
 @pytest.mark.parametrize("optimizer", ["Adam", "AdamW"])
@@ -286,7 +286,7 @@ def test_examples_that_lack_a_value_are_asked_about_where_the_model_fills_it_in(
     data = {name: (HOLES[60 * each :][:60], Y[60 * each :][:60]) for each, name in enumerate("012")}
     train_record(part.record, data, model=filling, training=LocalSGD(epochs=40, batch_size=6, lr=0.2), rounds=2)
     posed = pose(part, witnesses, most=200)
-    assert any("are asked about by their losses" in note for note in posed.notes)
+    assert any("attacks ask by losses about" in note for note in posed.notes)
     trusted = {filling.spec}
     knowledge = read_knowledge(part.knowledge, trusted=trusted)
     lacks = np.isnan(knowledge.targets.x).any(axis=1)
@@ -351,7 +351,7 @@ def test_replies_that_hold_nothing_that_was_sent_are_refused_by_name(tmp_path):
     for name in ("sia", "membership", "exact"):
         assert done.failed[name] == (
             "replies hold indices (3,), values (3,), and not the arrays that clients were sent, weights (28,): no "
-            "attack reads a model out of them"
+            "attack can read a model from them"
         )
 
 

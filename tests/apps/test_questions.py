@@ -159,7 +159,7 @@ def test_a_column_is_not_asked_for_where_no_holder_is_certain():
     others = {bytes([row] * 16): (x[row], 0) for row in range(6)}
     scene = Scene(Holding((), {"0": client}, "i", x, others, {}, {}), ["0"], np.ones((1, 1), np.int64), None, [], 0)
     further = pose_further(Questions(column=OneHotColumn("first", 0, 1)), scene)
-    assert further.reasons["partial"].startswith("--sensitive: of no example is it certain")
+    assert further.reasons["partial"].startswith("--sensitive: no example is certain")
 
 
 def test_of_large_clients_a_sample_is_asked_for(tmp_path):
@@ -171,7 +171,7 @@ def test_of_large_clients_a_sample_is_asked_for(tmp_path):
     clients = posed.knowledge.partial.clients.tolist()
     assert len(clients) == 1000
     assert {clients.count(node) for node in clients} <= {142, 143}
-    assert any("a sample is asked for" in note for note in posed.notes)
+    assert any("attacks ask about a sample" in note for note in posed.notes)
 
 
 def classed(holders: set[str], names, rng: np.random.Generator, count: int = 12) -> dict:
@@ -213,7 +213,7 @@ def test_who_holds_a_class_is_asked_of_sums(tmp_path):
     assert found["prolin.f1"].view == "aggregate"
     run = read_run(tmp_path)
     assert any("4 of 16 clients hold some" in note for note in run["notes"])
-    assert any("prolin was given sums alone" in note for note in run["notes"])
+    assert any("prolin was given only sums" in note for note in run["notes"])
 
 
 @pytest.mark.slow
@@ -314,7 +314,7 @@ def test_a_node_that_nobody_witnessed_leaves_the_truth_of_all_clients_open(tmp_p
     posed = pose(Part(tmp_path, ""), told, asked=Questions(label=1, groups=GROUPS))
     assert {*posed.reasons} == {"property", "attributes"}
     for why in posed.reasons.values():
-        assert why == "node 999 was not seen to train, so that it is not known what is true of it"
+        assert why == "node 999 was not seen to train, so the truth about it is not known"
 
 
 @pytest.mark.parametrize("name", ["auxiliary", "training"])
@@ -355,7 +355,7 @@ def test_words_are_read_before_a_run(tmp_path):
         (("sex", None, None, []), "--sensitive sex: a model's input has no names; expected a number from 1"),
         (("0", None, None, []), "--sensitive 0: columns are counted from 1"),
         ((None, -1, None, []), "--property -1: classes are counted from 0; expected 0 or more"),
-        (("5-3", None, None, []), "the last follows the first"),
+        (("5-3", None, None, []), "the last one must not come before the first"),
         ((None, None, None, ["auxilary"]), "--without auxilary: did you mean auxiliary"),
     ],
 )
@@ -378,7 +378,7 @@ def test_a_word_that_is_none_ends_in_one_line(words, message):
         ("[region]\nnorth = [1]\nsouth = 3", "region.south: expected a table"),
         ("[region]\nnorth = [1]\nsouth = []", "region.south is empty"),
         ("[region]\nnorth = [1]\nsouth = [2, 1]", "client 1 is in two groups"),
-        ("['a b']\nnorth = [1]\nsouth = [2]", "names are of letters"),
+        ("['a b']\nnorth = [1]\nsouth = [2]", "names consist of letters"),
     ],
 )
 def test_a_file_of_groups_that_is_none_ends_in_one_line(tmp_path, text, message):

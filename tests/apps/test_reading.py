@@ -51,7 +51,7 @@ def test_of_models_of_another_form_alone_the_app_may_still_say_what_leaks():
     reading = read_sends(witnesses(narrow, WEIGHTS, WEIGHTS))
     assert (reading.known, reading.unread) == (None, "")
     (note,) = reading.notes
-    assert note.startswith("1 of 3 clients send something else than the others, such as models of another form: where")
+    assert note.startswith("1 of 3 clients send something else than the others, such as models of another form: unless")
 
 
 def test_differences_have_the_factor_of_each_client():
@@ -59,7 +59,7 @@ def test_differences_have_the_factor_of_each_client():
     reading = read_sends(witnesses(*tables))
     nodes = [one.node for one in World.witnesses(10**6)[:3]]
     assert reading.known == Sends((), dict(zip(nodes, (-2.0, -4.0, -8.0), strict=True)))
-    assert "times -8 … -2; the attacker is assumed to know the factor" in reading.notes[0]
+    assert "times -8 … -2; the attacker is assumed to know each client's factor" in reading.notes[0]
 
 
 def test_of_a_doubled_list_the_model_is_taken_and_the_rest_is_named():
@@ -72,8 +72,8 @@ def test_of_a_doubled_list_the_model_is_taken_and_the_rest_is_named():
 def test_of_weights_that_were_changed_no_cause_is_named_that_nobody_saw():
     changed = sent("weights, changed")
     (note,) = read_sends(witnesses(changed, changed, changed)).notes
-    assert note.startswith("clients send arrays that are like their weights after training, and not equal to them: a ")
-    assert note.endswith("and which of these it is was not seen")
+    assert note.startswith("clients send arrays that are similar to their weights after training, but not equal: a ")
+    assert note.endswith("and the witness did not see which")
     noised = [replace(one, mods=("LocalDpMod(epsilon=1.0)",)) for one in witnesses(changed, changed, changed)]
     (note,) = read_sends(noised).notes
     assert note.endswith("not equal to them: mods that their messages pass change them")
@@ -91,7 +91,9 @@ def test_another_model_beside_the_one_that_is_asked_about_is_named_and_not_read(
     other = (SentArray("g", (2, 2), "float32", "weights of another model"),)
     reading = read_sends(witnesses(*[(*WEIGHTS, *other)] * 3))
     assert (reading.known, reading.unread) == (Sends(("0", "1")), "")
-    assert reading.notes[0].startswith("clients send several models in a reply; g are another one than takes their ")
+    assert reading.notes[0].startswith(
+        "clients send several models in a reply; g belong to a model that does not take their "
+    )
 
 
 def test_indices_and_values_are_read_as_the_server_puts_them_into_the_model(tmp_path):

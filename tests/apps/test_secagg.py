@@ -86,7 +86,7 @@ def test_membership_in_sums_is_judged_by_those_who_are_in_them(away, tmp_path):
     targets = read_targets(part.knowledge / "targets.npz")
     owners = [World.owners(x) for x in targets.x]
     assert all(names != ["2"] for names in owners) is (away is not None)
-    notes = [note for note in truth.notes if "not certain that a sum holds what the clients 2 trained" in note]
+    notes = [note for note in truth.notes if "a sum may lack what the clients 2 trained" in note]
     assert len(notes) == (away is not None)
 
 

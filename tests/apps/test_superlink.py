@@ -37,7 +37,7 @@ def test_another_machine_is_refused_before_the_run(call, tmp_path, monkeypatch):
     monkeypatch.setenv("FEDATTACK_SUPERLINK", ELSEWHERE)
     code, _, err = call("audit", app, "--out", out, "--on", "superlink")
     assert code == 2
-    assert "192.0.2.1:8000 is another machine, where the record would lie" in err
+    assert "192.0.2.1:8000 is another machine, and the record would lie there" in err
     assert "`fedattack observe --out RECORD -- flwr run APP --stream` where the ServerApp runs" in err
     assert "`fedattack gather RECORD WITNESS… --out DIR`" in err
     assert err.count("\n") == 1
@@ -52,7 +52,7 @@ def test_a_folder_that_all_machines_have_is_taken(tmp_path, monkeypatch):
     with pytest.raises(ConfigError, match="set FEDATTACK_SHARED to a folder that all machines have at the same path"):
         check_reach(app, tmp_path / "mine")
     monkeypatch.setenv("FEDATTACK_NOTES", str(tmp_path))
-    with pytest.raises(ConfigError, match="each client writes into a folder of its own, as FEDATTACK_NOTES says; put"):
+    with pytest.raises(ConfigError, match="each client writes into its own folder, as FEDATTACK_NOTES says; put"):
         check_reach(app, tmp_path / "shared" / "mine")
 
 
@@ -62,7 +62,7 @@ def test_this_machine_is_taken_and_one_that_does_not_answer_is_told(host, tmp_pa
     monkeypatch.setenv("FEDATTACK_SUPERLINK", f"http://{host}:{free_port()}")
     check_reach(app, tmp_path / "out")
     if host == "127.0.0.1":
-        with pytest.raises(RunError, match="no SuperNode is online, or it does not answer"):
+        with pytest.raises(RunError, match="no SuperNode is online, or the SuperLink does not answer"):
             count_online(app)
 
 

@@ -38,4 +38,4 @@ def test_what_a_threat_cannot_say_takes_no_other_s_truth(config, tmp_path, monke
     truth = read_truth(tmp_path / "truth")
     assert "exact" in truth.answers
     assert "toy" not in truth.answers
-    assert any(note.startswith("what is true of toy cannot be found out: IndexError") for note in truth.notes)
+    assert any(note.startswith("the truth about toy cannot be found out: IndexError") for note in truth.notes)

@@ -261,7 +261,7 @@ class _UpdateReader:
     def _read(self, start: Arrays | None, sent: Arrays | None, round_: Round) -> tuple[Floats, Floats, Floats] | str:
         """Return start, movement and rounding of the first layer, or why they cannot be read."""
         if start is None or sent is None:
-            return "what model was sent, or what came back, is not in the record"
+            return "the record lacks the model that was sent, or the reply"
         try:
             before, after = self.layer.join(start), self.layer.join(sent)
             # A mean may be stored more finely than the models that are in it.
