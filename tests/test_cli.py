@@ -346,7 +346,7 @@ BAD = [
     ),
     ((*QUICK, "--fail-if", "verdict == leek"), "did you mean leak?"),
     ((*QUICK, "--set", "partition=columm:sex"), "partition = 'columm:sex': did you mean column:?"),
-    (("attack", "sia", ".", "--loss", "mse"), "say more of what --model names; add --model"),
+    (("attack", "sia", ".", "--loss", "mse"), "describe the model that --model names; add --model"),
     (("attack", "sia", ".", "--prior", "unifrom"), "--prior unifrom: did you mean uniform?"),
     (("attack", "sia", ".", "--targets", "mine.npz"), "--targets mine.npz: there is no such file"),
     (("attack", "prolin", ".", "--property", "membreship"), "property = 'membreship': did you mean membership?"),
@@ -636,7 +636,7 @@ def test_the_command_works_as_a_process_anywhere(tmp_path):
         (MemoryError(), "not enough memory for this"),
         (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried"), "not enough memory for this"),
         (ImportError("libtorch_cpu.so: failed to map segment from shared object"), "not enough memory for this"),
-        (RecursionError("maximum recursion depth exceeded"), "lies in too many others"),
+        (RecursionError("maximum recursion depth exceeded"), "is nested too deeply"),
         (
             UnicodeEncodeError("utf-8", "a\udcff", 1, 2, "surrogates not allowed"),
             r"'\udcff' cannot be written as utf-8",

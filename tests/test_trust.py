@@ -252,7 +252,7 @@ def test_a_trusted_study_goes_on_with_what_it_names(call, tmp_path, no_flower):
     code, _, err = call("resume", run, "--trust")
     assert code == 2
     assert f"trusted: reads {tmp_path / 'own.npz'} (dataset)" in err
-    assert f"`fedattack resume {run} --trust` goes on" in err
+    assert f"`fedattack resume {run} --trust` continues" in err
     (config,) = no_flower
     assert config["dataset"] == str(tmp_path / "own.npz")
     assert config["record"] == str(run / "record")

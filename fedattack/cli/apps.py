@@ -57,12 +57,12 @@ class AppWords:
             # None and an empty list stand for options that were not given.
             if value is not None and value != []:
                 raise ConfigError(
-                    f"{name} is about an app of your own; a preset has --set, see `fedattack list settings`"
+                    f"{name} is for an app of your own; a preset has --set, see `fedattack list settings`"
                 )
         if self.control != "short":
-            raise ConfigError("--control is about an app of your own: of a preset no positive control is made")
+            raise ConfigError("--control is for an app of your own; presets have no positive control")
         if self.server is not None:
-            raise ConfigError(f"--server is about an app of your own; of a preset say --set server={self.server}")
+            raise ConfigError(f"--server is for an app of your own; for a preset say --set server={self.server}")
 
 
 def app_of_words(words: Sequence[str], choices: AppWords) -> "App | None":
@@ -73,17 +73,19 @@ def app_of_words(words: Sequence[str], choices: AppWords) -> "App | None":
     if len(words) > 1 or Path(words[0]).name == "flwr":
         for name, given in (("--set", choices.changes), ("--supernodes", choices.supernodes)):
             if given:
-                raise ConfigError(f"{name} goes into the command after --, as `flwr run` takes it")
+                raise ConfigError(f"{name} belongs in the command after --, in the form that `flwr run` takes")
         if len(choices.seeds) > 1 or choices.on != "simulation":
-            raise ConfigError("--seeds and --on are for an app's folder; a command runs once, where it says")
+            raise ConfigError(
+                "--seeds and --on are for an app's folder; a command after -- runs once, and says itself where"
+            )
         return app_of_command(words)
     if not is_app(words[0]):
         return None
     app = app_of(Path(words[0]), choices.changes, choices.supernodes)
     if len(choices.seeds) > 1 and "seed" in app.config:
         raise ConfigError(
-            f"--set seed={app.config['seed']} would make {len(choices.seeds)} runs of one seed; leave it out, and each "
-            "run has a seed of its own, or take --seeds 1"
+            f"--set seed={app.config['seed']} would make {len(choices.seeds)} runs with one seed; leave it out, so "
+            "that each run has a seed of its own, or use --seeds 1"
         )
     return app
 
@@ -106,7 +108,7 @@ def audit_app(
     order.asked.functions.check_there(app.folder)
     if app.server and (app.command is not None or choices.on != "simulation"):
         raise ConfigError(
-            "--server is for an app's folder and --on simulation alone: nobody else's clients are to be attacked"
+            "--server needs an app's folder and --on simulation: fedattack attacks no clients of other people"
         )
     # Raises where the folder holds another command's run.
     stopped = find_stopped(app, out, choices.seeds, command)
@@ -137,11 +139,11 @@ def _say_size(app: "App", seeds: int, on: str) -> None:
     say("note", f"{app.folder.name}: {app.supernodes} clients, {count_words(seeds, 'run')} on {on}")
     source = ""
     if app.counted_by:
-        source = f"Flower's own configuration says that many ({app.counted_by})"
+        source = f"Flower's own configuration says so ({app.counted_by})"
     elif not app.counted:
         source = "neither the app nor Flower's own configuration says how many clients it has"
     if source:
-        say("note", f"{source}; --supernodes N takes another number")
+        say("note", f"{source}; to take another number, use --supernodes N")
     if warning := describe_too_few(app.supernodes):
         say("warning", warning)
 
@@ -194,7 +196,7 @@ def _order(choices: AppWords, out: Path, command: str, device: str, gates: "step
     functions = OwnFunctions(choices.examples, choices.losses, choices.update)
     functions.check()
     if functions.losses is not None and choices.model is not None:
-        raise ConfigError("--model and --losses both say what computes losses; give one of them")
+        raise ConfigError("--model and --losses both say how losses are computed; give only one of them")
     asked = replace(asked, model=choices.model, loss=choices.loss, functions=functions)
     options = steps.read_options(choices.options, choices.memory, attack_names())
     check_attacks(attack_names(), options)
@@ -221,6 +223,6 @@ def _say_private(order: "Order") -> None:
     path = write_claim(order.out, witnesses_of(part), count_rounds(Record(part.record)))
     if path is not None:
         say_progress(
-            f"clients train with differential privacy: write the epsilon and delta that are claimed into {path}, then "
-            f"call `fedattack claim {in_command(order.out)} --claim {in_command(path)}`"
+            f"clients train with differential privacy: write the claimed epsilon and delta into {path}, then call "
+            f"`fedattack claim {in_command(order.out)} --claim {in_command(path)}`"
         )

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from fedattack.claims.canaries import CanaryResult
     from fedattack.record.folder import Part
 
-_OF_RUN = "expected what `fedattack simulate` leaves there"
+_OF_RUN = "expected a file that `fedattack simulate` leaves there"
 
 
 def canaries_of(
@@ -39,7 +39,7 @@ def canaries_of(
     if folder is None:
         if file is not None:
             raise ConfigError(
-                "fedattack claim: --canaries says who the canaries of a run were; give DIR, its record, too"
+                "fedattack claim: --canaries says who the canaries of a run were; give also DIR, the run's record"
             )
         return None
     from fedattack.record.folder import Part, find_parts
@@ -57,7 +57,7 @@ def canaries_of(
         result = _measure(part, part.record, truth, claim, trusted)
         if not others:
             return result
-        note = f"of {len(others) + 1} runs the first was looked at, {part.label}: this was settled before"
+        note = f"only {part.label}, the first of {len(others) + 1} runs, was looked at; this was decided in advance"
         return replace(result, notes=(*result.notes, note))
 
     return measured
@@ -76,8 +76,8 @@ def _measure(part: "Part", path: Path, file: Path, claim: "Claim", trusted: Coll
     known = known_to(part, trusted)
     if known.model is None:
         raise ConfigError(
-            f"{part.knowledge} names no model, and canary examples are scored by its gradients; "
-            "write it there by fedattack.attacks.write_knowledge"
+            f"{part.knowledge} names no model, but canary examples are scored by the model's gradients; write it "
+            "there by fedattack.attacks.write_knowledge"
         )
     nodes, public = _truth_of(part)
     return measure_canaries(

@@ -69,7 +69,7 @@ class Declared:
         if self.property is not None and ":" not in self.property and not self.property.startswith("class-"):
             settings["property"].check(self.property)
         if self.model is None and (self.classes, self.hidden, self.loss) != (None, HIDDEN, LOSS):
-            raise ConfigError("--classes, --hidden and --loss say more of what --model names; add --model")
+            raise ConfigError("--classes, --hidden and --loss describe the model that --model names; add --model")
         self._check_files()
 
     def _check_files(self) -> None:
@@ -124,7 +124,8 @@ class Declared:
             records = [part for part in (known.targets, known.auxiliary, known.partial) if part is not None]
         if not records:
             raise ConfigError(
-                "--model needs examples to know its input's shape; add --targets, --auxiliary or --partial FILE.npz"
+                "--model needs examples, to find the shape of its input; add --targets, --auxiliary or --partial "
+                "FILE.npz"
             )
         per_record_loss(self.loss)
         return ModelKnowledge(
@@ -142,7 +143,7 @@ def _frozen(text: str, model: "ModelKnowledge | None") -> Mapping[str, Any]:
     if text != INITIAL:
         return read_frozen(Path(text))
     if model is None:
-        raise ConfigError(f"--frozen {INITIAL}: expected the model whose weights these are; add --model")
+        raise ConfigError(f"--frozen {INITIAL}: this needs the model whose weights these are; add --model")
     return initial_weights(model.build)
 
 
@@ -194,6 +195,6 @@ def _read_training(text: str) -> dict[str, Any]:
 
 def _no_training(text: str) -> ConfigError:
     return ConfigError(
-        f"--training {text}: expected epochs, batch-size and lr, and perhaps momentum, weight-decay and optimizer, "
-        "such as epochs=1,batch-size=10,lr=0.01"
+        f"--training {text}: expected epochs, batch-size and lr, and optionally momentum, weight-decay and "
+        "optimizer, such as epochs=1,batch-size=10,lr=0.01"
     )

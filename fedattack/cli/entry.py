@@ -143,13 +143,13 @@ def _limit_met(problem: Exception) -> str:
     if isinstance(problem, ModuleNotFoundError):
         return what_to_install("this command")
     if isinstance(problem, RecursionError):
-        return "something that is read lies in too many others to be read; take out some levels"
+        return "something in the input is nested too deeply to be read; remove some levels"
     if isinstance(problem, UnicodeEncodeError):
         # The part of the text that has no place in the encoding.
         text = problem.object[problem.start : problem.end]
-        return f"{text!a} cannot be written as {problem.encoding}; rename what has it in its name"
+        return f"{text!a} cannot be written as {problem.encoding}; rename whatever has it in its name"
     if is_of_memory(problem):
-        reason = short(str(problem), 120) or "nothing more could be had"
+        reason = short(str(problem), 120) or "no more memory could be allocated"
         return f"there is not enough memory for this ({reason}); end other programs, or raise the limit (ulimit -v)"
     return ""
 

@@ -104,7 +104,7 @@ def show_listing(topic: str | None) -> None:
     # By entry point's group: threats, datasets, defences.
     left_out = [(group, *entry) for group, entries in there["left_out"].items() for entry in entries.items()]
     if left_out:
-        show_table("What other packages add, and is left out", ("where", "name", "why"), left_out, names=2)
+        show_table("Left out of what other packages add", ("where", "name", "why"), left_out, names=2)
     if topic is None:
         others = ", ".join(f"fedattack list {word}" for word in TOPICS if word != "presets")
         out_console.print(f"Begin with: fedattack audit quickstart --out runs/first\nMore: {others}", soft_wrap=True)
@@ -135,7 +135,7 @@ def _show_presets(there: Mapping[str, Any]) -> None:
 def _show_attacks(there: Mapping[str, Any]) -> None:
     show_table(
         "Threats",
-        ("name", "what a server wants to know", "attacks"),
+        ("name", "what a server may want to know", "attacks"),
         [(name, threat["question"], ", ".join(threat["attacks"])) for name, threat in there["threats"].items()],
     )
     _show("Attacks", there["attacks"], {"title": "what", "needs": "needs", "paper": "paper"})
@@ -149,7 +149,7 @@ def _show_data(there: Mapping[str, Any]) -> None:
     rows = [(name, _find_origin(name), DATASETS[name].description) for name in there["datasets"]]
     rows += [
         ("PATH.npz", _FILE, "your own arrays x and y"),
-        ("PATH.toml", _FILE, "your own table, or one of OpenML's, declared"),
+        ("PATH.toml", _FILE, "your own table, or one from OpenML, with a declaration"),
     ]
     show_table("Datasets: --set dataset=NAME", ("name", "where from", "what"), rows, names=2)
 

@@ -95,8 +95,10 @@ PresetName = Annotated[
 PresetOrApp = Annotated[
     list[str],
     typer.Argument(
-        help="Name of a preset, which `fedattack list` shows; the folder of a Flower app; or, after --, the `flwr run` "
-        "that runs it.",
+        help=(
+            "Name of a preset, which `fedattack list` shows; the folder of a Flower app; or, after --, the `flwr "
+            "run` command that runs it."
+        ),
         metavar="PRESET | APP | -- flwr run …",
         autocompletion=complete_preset,
     ),
@@ -123,14 +125,14 @@ Folder = Annotated[Path, typer.Argument(help="A run folder: the one that holds r
 Out = Annotated[Path, typer.Option("--out", "-o", help="Run folder to create.", metavar="DIR")]
 
 ResultsOut = Annotated[
-    Path, typer.Option("--out", "-o", help="Folder of the results; several may share one.", metavar="DIR")
+    Path, typer.Option("--out", "-o", help="Folder of the results, which several runs may share.", metavar="DIR")
 ]
 
 Changes = Annotated[
     list[str] | None,
     typer.Option(
         "--set",
-        help="Change a setting of the preset, or of all cells, or a key of an app's run config; repeatable.",
+        help="Change a setting of the preset or of all cells, or a key of an app's run config; repeatable.",
         metavar="KEY=VALUE",
         autocompletion=complete_setting,
     ),
@@ -139,7 +141,7 @@ Changes = Annotated[
 Sensitive = Annotated[
     str | None,
     typer.Option(
-        help="Infer a column of the model's input that the server lacks, such as 3, or sex=3-4.",
+        help="Infer a column of the model's input that the server does not have, such as 3, or sex=3-4.",
         metavar="NUMBER",
         rich_help_panel=OF_APP,
     ),
@@ -148,14 +150,14 @@ Sensitive = Annotated[
 Holds = Annotated[
     int | None,
     typer.Option(
-        "--property", help="Infer which clients hold examples of a class.", metavar="CLASS", rich_help_panel=OF_APP
+        "--property", help="Infer which clients hold examples of this class.", metavar="CLASS", rich_help_panel=OF_APP
     ),
 ]
 
 Groups = Annotated[
     Path | None,
     typer.Option(
-        help="Infer which group each client belongs to; a TOML file says who belongs together.",
+        help="Infer which group each client belongs to; a TOML file lists the groups.",
         metavar="FILE",
         rich_help_panel=OF_APP,
     ),
@@ -172,8 +174,10 @@ Without = Annotated[
 HoldOut = Annotated[
     float | None,
     typer.Option(
-        help="Keep clients from training on a share of their examples, such as 0.1, so that membership can be tested "
-        "where nobody evaluates. It changes the run.",
+        help=(
+            "Keep clients from training on a share of their examples, such as 0.1, so that membership can be "
+            "tested where nobody evaluates. This changes the run."
+        ),
         metavar="SHARE",
         rich_help_panel=OF_APP,
     ),
@@ -225,8 +229,10 @@ FullControl = Annotated[
     Literal["short", "full"],
     typer.Option(
         "--control",
-        help="Let positive controls of attacks that show nothing take as long as the app's own run, or half a minute "
-        "(short), or as long as they need (full).",
+        help=(
+            "How long positive controls, of attacks that show nothing, may take: as long as the app's own run, or "
+            "half a minute (short); or as long as they need (full)."
+        ),
         rich_help_panel=OF_APP,
     ),
 ]
@@ -240,15 +246,20 @@ SeedCount = Annotated[
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
 
 Everything = Annotated[
-    bool, typer.Option("--all", help="Show all findings, and what verdicts rest on; without, headlines and leaks.")
+    bool,
+    typer.Option(
+        "--all", help=("Show all findings, and the grounds of verdicts; by default, only headlines and leaks.")
+    ),
 ]
 
 FailIf = Annotated[
     list[str] | None,
     typer.Option(
         "--fail-if",
-        help='Exit with 3 if the condition holds: "sia.asr > 0.3"; "sia.asr.low > 0.3", of the interval\'s lower end; '
-        '"sia.asr.verdict == leak"; or "verdict == leak", of any question. Repeatable.',
+        help=(
+            'Exit with 3 if the condition holds: "sia.asr > 0.3"; "sia.asr.low > 0.3", about the interval\'s '
+            'lower end; "sia.asr.verdict == leak"; or "verdict == leak", about any question. Repeatable.'
+        ),
     ),
 ]
 
@@ -280,15 +291,15 @@ On = Annotated[
     str,
     typer.Option(
         "--on",
-        help="Where clients and server run: simulation; processes, which talk over TLS; processes-insecure; "
-        "or superlink, the one that FEDATTACK_SUPERLINK names.",
+        help=(
+            "Where clients and server run: simulation; processes, which talk over TLS; processes-insecure; or "
+            "superlink, which FEDATTACK_SUPERLINK names."
+        ),
         autocompletion=complete_runtime,
     ),
 ]
 
-Device = Annotated[
-    str, typer.Option("--device", help="Where attacks, and the clients of an app, compute: auto, cpu or cuda.")
-]
+Device = Annotated[str, typer.Option("--device", help="Where attacks and an app's clients compute: auto, cpu or cuda.")]
 
 Options = Annotated[
     list[str] | None,
@@ -300,8 +311,10 @@ Options = Annotated[
 Memory = Annotated[
     str | None,
     typer.Option(
-        help="Memory for an attack in each process, such as 2GiB (the default) or 300MB, on top of 0.4 GiB for Python "
-        "and torch; with less it is slower. Short for --option memory=…"
+        help=(
+            "Memory for an attack in each process, such as 2GiB (the default) or 300MB, in addition to 0.4 GiB "
+            "for Python and torch; with less memory it is slower. Short for --option memory=…"
+        )
     ),
 ]
 
@@ -309,8 +322,10 @@ Cluster = Annotated[
     str,
     typer.Option(
         "--cluster",
-        help="Share the work with the machines of a Ray cluster: HOST:PORT, ray://HOST:PORT or auto. Work that does "
-        "not gain from it runs here.",
+        help=(
+            "Share the work with the machines of a Ray cluster: HOST:PORT, ray://HOST:PORT or auto. Work that "
+            "gains nothing from it runs here."
+        ),
         metavar="ADDRESS|auto",
         envvar="FEDATTACK_CLUSTER",
         callback=choose,
@@ -330,13 +345,13 @@ Trust = Annotated[
     ),
 ]
 
-Every = Annotated[int, typer.Option("--every", help="Keep every K-th round, the first one included.", metavar="K")]
+Every = Annotated[int, typer.Option("--every", help="Keep every K-th round, starting with the first.", metavar="K")]
 
 Clients = Annotated[
     str,
     typer.Option(
         "--clients",
-        help="Keep the replies of a share of each round's clients, such as 0.1, or of nodes by their ids: ID,ID.",
+        help="Keep the replies of a share of each round's clients, such as 0.1, or of the nodes with these ids: ID,ID.",
         metavar="SHARE|IDS",
     ),
 ]

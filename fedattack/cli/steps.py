@@ -275,7 +275,7 @@ def tell_how_to_go_on(out: Path, command: str) -> Iterator[None]:
     except (RunError, KeyboardInterrupt, SystemExit) as cause:
         # Without it the preparation ended early, and there is nothing to go on with.
         if (out / STUDY).exists() and (not isinstance(cause, RunError) or goes_on(out)):
-            err_console.print(escape(f"note: `{command}` goes on after what is recorded"), soft_wrap=True)
+            err_console.print(escape(f"note: `{command}` continues after what is recorded"), soft_wrap=True)
         raise
 
 

@@ -48,7 +48,8 @@ def _warn_of_a_newer(version: str) -> None:
     if release > NEWEST:
         newest = ".".join(map(str, NEWEST))
         log.warning(
-            "Flower %s is newer than %s, up to which fedattack was tested; run `fedattack check` on the record",
+            "Flower %s is newer than %s, the newest version that fedattack was tested with; run `fedattack check` "
+            "on the record",
             version,
             newest,
         )
@@ -224,7 +225,7 @@ class Recorder:
             If rounds of single replies were handed over, or single replies are to be left out.
         """
         if self._began or self._writer is None:
-            raise RecordError("SecAgg+ began after rounds without it, whose single replies are recorded")
+            raise RecordError("SecAgg+ began after rounds without it, whose single replies are already recorded")
         self._writer.amend(view="aggregate", aggregation=SECAGG)
         self.view = "aggregate"
 
@@ -300,7 +301,7 @@ class Recorder:
         """End the recording; the run goes on."""
         if self._error is None:
             self._error = error
-            log.error("fedattack stopped recording, the run goes on: %s", error)
+            log.error("fedattack stopped recording; the run continues: %s", error)
 
     def close(self, error: str | None = None) -> None:
         """Write what is pending and end the record, once; ``error`` says why the run ended early, if it did."""

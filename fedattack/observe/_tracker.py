@@ -217,8 +217,9 @@ class RoundTracker:
             self._open(number, message.content)
         elif before is not None and before.kind != message.metadata.message_type:
             self.recorder.fail(
-                f"round {number}: a node was sent {before.kind} and {message.metadata.message_type}; a record holds "
-                "one exchange with each node a round: number the exchanges in config['server-round']"
+                f"round {number}: a node was sent both {before.kind} and {message.metadata.message_type}; a record "
+                "holds one exchange with each node in a round: give each a number of its own in "
+                "config['server-round']"
             )
         values = _plain_values(message.content)
         if values != self._config:
@@ -366,7 +367,7 @@ class RoundTracker:
             return read_reply(message, str(node), self._names, self.count_keys)
         except Exception as cause:
             # Whatever it is, it is about this client's reply alone.
-            return Reply(str(node), "failed", reason=f"a reply that cannot be read: {cause}")
+            return Reply(str(node), "failed", reason=f"a reply could not be read: {cause}")
 
     def _match(self, message: Message) -> _Sent | None:
         """Find what a reply answers. Messages get their ids when they are pushed, after they were noted."""
@@ -403,7 +404,7 @@ def read_reply(
     try:
         arrays: Mapping[str, NDArray[Any]] | None = view_records(content.array_records, names) or None
     except ValueError as cause:
-        return replace(reply, status="failed", reason=f"arrays that cannot be read: {cause}")
+        return replace(reply, status="failed", reason=f"arrays could not be read: {cause}")
     if fault := _fault_of(content):
         return replace(reply, status="failed", arrays=arrays, reason=fault)
     return replace(reply, arrays=arrays)

@@ -249,7 +249,7 @@ class ObservedLegacyStrategy(Strategy):
             aggregate = _only_aggregate(arrays)
             replies = [replace(reply, arrays=None) for reply in replies]
         elif _is_secagg(results):
-            raise ValueError("every client's reply is one and the same sum: state view='aggregate' under SecAgg+")
+            raise ValueError("the replies of all clients are one and the same sum: use view='aggregate' under SecAgg+")
         for index, reply in enumerate(replies):
             received = sent.get(reply.node, common)
             if received is not common:
@@ -301,7 +301,7 @@ class ObservedLegacyStrategy(Strategy):
             arrays = view_tensors(result.parameters.tensors, self._names) or None
         except Exception as cause:
             # Whatever it is, it is about this client's reply alone.
-            status, reason = "failed", f"arrays that cannot be read: {cause}"
+            status, reason = "failed", f"arrays could not be read: {cause}"
         return Reply(node, status, arrays, result.num_examples, dict(result.metrics), reason)
 
     def _make_unanswered(self, nodes: list[str], failures: Sequence[object], reason: str) -> list[Reply]:

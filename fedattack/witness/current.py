@@ -31,7 +31,7 @@ def current() -> CallWatch | None:
     if len(watches) == 1:
         return watches[0]
     for watch in watches:
-        watch.note("a thread of which client it was is not known did something, which was not watched")
+        watch.note("a thread did something that was not watched, because its client is not known")
     return None
 
 

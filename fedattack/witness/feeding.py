@@ -72,7 +72,7 @@ class Feeder(Reader):
             return
         if self._missing:
             raise DataError(
-                f"a step of the app does not take {short(', '.join(sorted(self._missing)), 80)} as others do"
+                f"a step of the app does not take {short(', '.join(sorted(self._missing)), 80)}, as other steps do"
             )
         self.steps += 1
 

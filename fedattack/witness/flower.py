@@ -127,7 +127,7 @@ class WitnessMod:
         folder = self._folder or os.environ.get(WITNESS_FOLDER)
         if not folder:
             if not self._told:
-                log(_INFO, "fedattack.witness: %s names no folder, and nothing is noted", WITNESS_FOLDER)
+                log(_INFO, "fedattack.witness: %s names no folder, so nothing is noted", WITNESS_FOLDER)
             self._told = True
             return call_next(message, context)
         of_run = Path(folder) / f"{RUN_FOLDER}{context.run_id}"
@@ -181,7 +181,7 @@ class _Calls:
             raise
         finally:
             for name in sources.find_loaded() - loaded:
-                watch.note(f"{name} was imported while the client was called, and not watched until its next call")
+                watch.note(f"{name} was imported during a call of the client, and was not watched until the next call")
             _save(self._folder, watch, _with_reply(watch, replace(call, failed=failed), reply))
         return reply
 

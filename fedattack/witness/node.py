@@ -29,10 +29,12 @@ from fedattack.witness.watch import CallWatch, FittedEstimator
 FROZEN_BYTES = 2**30
 """Bytes of weights that no client sends, up to which they are kept."""
 
-NO_TRAINING = "the client replied a model, and no training was seen: state examples by fedattack.witness.trained_on"
+NO_TRAINING = (
+    "the client replied with a model, and no training was seen: state examples by fedattack.witness.trained_on"
+)
 """Note of a client whose training no hook saw."""
 
-_CHANGES = "what the client does not send of its model changes from round to round"
+_CHANGES = "the part of its model that the client does not send changes from round to round"
 
 _OTHERS_PREDICTED = "the examples whose predictions the client sends change from round to round"
 
@@ -126,24 +128,24 @@ class Node:
         notes = dict(self.notes)
         # What was trained on in any call is no evaluated example, though it was evaluated in another.
         if self.evaluated.without(self.trained.labels):
-            notes["some evaluated examples were left out: whether they were trained on is not known"] = None
+            notes["some evaluated examples were left out, because they may have been trained on"] = None
         for role in _ROLES:
             examples: Examples = getattr(self, role)
             if examples.labels.dropped:
                 notes[f"the number of {role} examples is an estimate"] = None
             if examples.other_shapes:
-                notes[f"{role} examples of other shapes or types than the first are counted, but not kept"] = None
+                notes[f"{role} examples with another shape or type than the first are counted, but not kept"] = None
             if examples.too_large:
                 notes[f"{role} examples are large: fewer than {self.keep} are kept"] = None
         by_place = bool(self.augmented) and self.trained.has_places
         if by_place:
-            notes["inputs are augmented: of each example, known by its place in a loader, one input is asked about"] = (
+            notes["inputs are augmented: of each example, known by its index in a loader, one input is asked about"] = (
                 None
             )
         elif self.augmented:
             notes[
-                "inputs are augmented, or all others in each round: what is counted and kept are inputs, of which one "
-                "example may give several, so that n is too large and intervals are too narrow"
+                "inputs are augmented, or are others in each round: inputs are counted and kept, and one example "
+                "may give several of them, so n is too large and intervals are too narrow"
             ] = None
         return Witness(
             self.node,
@@ -273,7 +275,7 @@ def save(folder: Path, watch: CallWatch, call: Call) -> None:
         with _lock_file(path):
             known, size = _open(path, call, watch.keep)
             if call.run != known.run and known.run:
-                raise ConfigError(f"{folder} has witnesses of run {known.run}; give run {call.run} another folder")
+                raise ConfigError(f"{folder} has witnesses of run {known.run}; give run {call.run} a folder of its own")
             known.run = call.run
             # Whatever fails below, the next call goes on from the file.
             _served.pop(path, None)
@@ -286,7 +288,7 @@ def save(folder: Path, watch: CallWatch, call: Call) -> None:
             # would have been.
             if call.failed:
                 watch.note(
-                    f"a call ended early ({call.failed}), and what it did is left out; the log of the client says why"
+                    f"a call ended early ({call.failed}), and what it did is left out; the client's log shows why"
                 )
             else:
                 news |= _add(known, watch, call, folder)
@@ -358,8 +360,8 @@ def _note_labels(watch: CallWatch, call: Call) -> None:
             # The order of a loader is not that of the reply.
             if np.array_equal(np.sort(vector), np.sort(labels)):
                 watch.note(
-                    f"replies to {call.type} hold the label of each example that the client evaluates on, as {name}: "
-                    "the server is sent them as they are"
+                    f"replies to {call.type} hold the label of each example that the client evaluates on, as "
+                    f"{name}: the server receives the labels in plaintext"
                 )
 
 
@@ -374,7 +376,7 @@ def _note_fitted(watch: CallWatch, call: Call, has_trained: bool) -> None:
             what = "has no weights that follow a loss"
             if fitted.weights():
                 what = "is neither a classifier nor a regressor"
-            watch.note(f"{fitted.name} was fitted, which {what}{sends}: {ONLY_APP}")
+            watch.note(f"{fitted.name}, which {what}, was fitted{sends}: {ONLY_APP}")
 
 
 def _list_sent(fitted: FittedEstimator, call: Call) -> list[str]:
@@ -417,7 +419,7 @@ def _add_sends(watch: CallWatch, known: Node, call: Call, model: SeenModel, fold
     if not after or not sent:
         return
     if len(sent) > MOST_ARRAYS:
-        watch.note(f"the client sends {len(sent)} arrays: what they are is not noted")
+        watch.note(f"the client sends {len(sent)} arrays, which are too many: their kinds are not noted")
         return
     now = kinds_of(
         names,
@@ -465,10 +467,15 @@ def _not_sent(
         return before
     learned = {*arrays} & model.learned()
     if learned:
-        watch.note(f"the client trains {short(', '.join(sorted(learned)), 80)} and does not send it: no whole model")
+        watch.note(
+            f"the client trains {short(', '.join(sorted(learned)), 80)} and does not send it: no reply holds the "
+            "whole model"
+        )
         return tuple(sorted(learned)), None
     if sum(array.nbytes for array in arrays.values()) > FROZEN_BYTES:
-        watch.note("what the client does not send of its model is too large to be kept: give it by --frozen FILE")
+        watch.note(
+            "the part of its model that the client does not send is too large to be kept: give it by --frozen FILE"
+        )
         return (), None
     path = write_frozen(folder, arrays)
     if before[1] not in (None, path):
@@ -516,7 +523,7 @@ def _add_training(known: Node, watch: CallWatch, call: Call, trained: list[SeenM
     again = before > 0 and known.trained.total == count
     known.augmented = _is_augmented(known.changed, call.stated, count, uses, passes=passes, again=again)
     if _has_grown(known, before) and not known.augmented:
-        watch.note("the client trains on other examples in other rounds")
+        watch.note("the client trains on different examples in different rounds")
     known.counts, known.count = counts, count
     epochs: float | None = uses / count
     if known.augmented:
@@ -616,7 +623,7 @@ def _training(
     name, lr, momentum, decay = next(iter(kinds))
     before = known.training
     if len(kinds) > 1:
-        watch.note("the optimizer has several settings within a round; the first is noted, without its rate")
+        watch.note("the optimizer has several settings within a round; the first is noted, without its learning rate")
         lr = None
     elif before is not None and before.lr != lr:
         watch.note("the learning rate changed from round to round")
@@ -624,7 +631,7 @@ def _training(
     # Gradients of several batches may be added up before a step.
     most = max(sum(model.batches.sizes.values()) / model.steps for model in trained if model.steps)
     if most > 1:
-        watch.note(f"a step of the optimizer takes {most:.3g} batches: the batch sizes are those of single ones")
+        watch.note(f"a step of the optimizer takes {most:.3g} batches: the noted batch size is that of a single batch")
     return WitnessedTraining(
         optimizer=name,
         lr=lr,
@@ -643,7 +650,7 @@ def _find_shared(watch: CallWatch, call: Call) -> tuple[list[SeenModel], list[Se
     models = [*watch.models.values()]
     if watch.stated is not None:
         if _choose_trained(models):
-            watch.note("the client states what it trains on: what hooks saw is left out")
+            watch.note("the client states what it trains on: what the hooks saw is left out")
         return [watch.stated], [watch.stated]
     shared = _find_exchanged(watch, call, models)
     if not models or (call.trains and not _choose_trained(models)):
@@ -656,7 +663,7 @@ def _find_shared(watch: CallWatch, call: Call) -> tuple[list[SeenModel], list[Se
     kinds = {model.signature for model in shared}
     for model in _choose_trained(models):
         if model not in shared:
-            watch.note(f"a model {model.name} was trained that the client did not share: its examples are left out")
+            watch.note(f"a model {model.name} was trained that the client does not exchange: its examples are left out")
     return shared, [model for model in models if model.signature in kinds]
 
 
@@ -689,11 +696,15 @@ def _find_only(watch: CallWatch, call: Call, models: list[SeenModel]) -> list[Se
     if not busy:
         return []
     if len({model.signature for model in busy}) > 1:
-        watch.note("the client used several models, and none has the state that it received or sent: left out")
+        watch.note(
+            "the client used several models, and none has the state that the client received or sent: they are left out"
+        )
         return []
     has_state = busy[0].state is None or bool(busy[0].state())
     if call.trains and has_state:
-        watch.note(f"{busy[0].name} is the only model seen; its state is not what the client received or sent")
+        watch.note(
+            f"{busy[0].name} is the only model that was seen, and its state is not what the client received or sent"
+        )
     return busy
 
 

@@ -166,8 +166,8 @@ class OpacusTraining:
             keys["skipped"] = skipped
             add_remark(
                 keys,
-                "batches that were drawn, such as empty ones, made no step: an accountant that counts the steps that "
-                "were made is not that of the mechanism",
+                "some batches that were drawn, such as empty ones, made no step: an accountant that only counts "
+                "the steps that were made does not describe the mechanism",
             )
         self._add_noise(keys)
         self._add_sampling(keys)
@@ -188,8 +188,8 @@ class OpacusTraining:
         said = ", ".join(f"{noise:g} in {count}" for noise, count in list(self._noise.items())[:4])
         add_remark(
             keys,
-            f"the noise multiplier changes from step to step ({said}): write down the least, by which ε is an upper "
-            "bound",
+            f"the noise multiplier changes from step to step ({said}): write down the smallest, for which ε is an "
+            "upper bound",
         )
 
     def _add_sampling(self, keys: dict[str, Any]) -> None:
@@ -200,8 +200,8 @@ class OpacusTraining:
         if len(methods) != 1 or not ways or (self._without and self._batches < self._steps):
             add_remark(
                 keys,
-                "how examples are drawn for a step is not known: a batch comes from no loader, its sampler is no known "
-                "one, or it makes several steps",
+                "how examples are drawn for a step is not known: a batch comes from no loader, its sampler is "
+                "unknown, or it makes several steps",
             )
             keys["sampling_method"] = "unknown"
             return
@@ -229,11 +229,13 @@ class OpacusTraining:
         seed = torch.initial_seed() if generator is None else generator.initial_seed()
         if not self._optimizer.secure_mode and 0 <= seed < _SMALL_SEED:
             add_remark(
-                keys, "the client seeds its noise with a number below 2^32: whoever tries them all has the noise"
+                keys,
+                "the client seeds its noise with a number below 2^32: whoever tries all of these numbers "
+                "finds the noise",
             )
         engine, _ = _engines.get(self._optimizer, (None, None))
         if engine is not None and engine.accountant.mechanism() == "gdp":
-            add_remark(keys, "its accountant, gdp, is an approximation that may be below the true ε")
+            add_remark(keys, "its accountant, gdp, is an approximation, and may report less than the true ε")
 
 
 def _is_whole(batch: DrawnBatch) -> bool:

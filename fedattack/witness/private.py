@@ -38,9 +38,12 @@ def private_keys(models: Iterable[SeenModel]) -> dict[str, Any]:
         keys = _add_steps(keys, other)
     if mixed:
         keys.pop("noise_multiplier", None)
-        add_remark(keys, f"{short(', '.join(mixed), 80)} made steps without noise, too, which no ε covers")
+        add_remark(keys, f"{short(', '.join(mixed), 80)} also made steps without noise, which no ε covers")
     if plain:
-        add_remark(keys, f"the client also trains {short(', '.join(plain), 80)}, without noise: this is not about it")
+        add_remark(
+            keys,
+            f"the client also trains {short(', '.join(plain), 80)} without noise; this claim is not about that model",
+        )
     return keys
 
 
@@ -57,14 +60,14 @@ def join_rounds(before: Keys, now: Keys) -> dict[str, Any]:
             keys[name] = max(before[name], now[name])
     _drop_sizes(keys, before, now)
     if before.get("steps") != now.get("steps"):
-        add_remark(keys, "not all rounds have as many steps: these are the most")
+        add_remark(keys, "the number of steps differs between rounds: this is the largest")
     # An upper bound of ε for all rounds: the least noise, and the largest share of examples in a step.
     if any(before.get(name) != now.get(name) for name in _NOISE):
         _drop_unequal(keys, before, now)
         keys["sampling"] = max(before.get("sampling", 1.0), now.get("sampling", 1.0))
         if "noise_multiplier" in keys:
             keys["noise_multiplier"] = min(before["noise_multiplier"], now["noise_multiplier"])
-        add_remark(keys, "not all rounds are alike: this is the least noise and the largest share of a step")
+        add_remark(keys, "rounds differ: these are the least noise and the largest share of examples in a step")
     for remark in remarks_of(before):
         add_remark(keys, remark)
     return keys
@@ -111,5 +114,8 @@ def _add_steps(one: Keys, other: Keys) -> dict[str, Any]:
     if any(one.get(name) != other.get(name) for name in _NOISE):
         _drop_unequal(keys, one, other)
         keys.pop("noise_multiplier", None)
-        add_remark(keys, "several optimizers make steps of other noise or other batches: no one claim says so")
+        add_remark(
+            keys,
+            "several optimizers make steps with different noise or different batches: no single claim describes them",
+        )
     return keys

@@ -21,7 +21,7 @@ SERVER = "server"
 UNKNOWN = -1
 """The label of an example whose label nobody saw."""
 
-ONLY_APP = "the app alone can give losses"
+ONLY_APP = "only the app can give losses"
 """How the note of a witness ends that saw a training whose weights follow no loss."""
 
 HASH = 16
@@ -36,7 +36,7 @@ def _read_counts(counts: Mapping[str, int]) -> dict[int, int]:
     try:
         return {int(label): count for label, count in counts.items()}
     except ValueError:
-        raise ValueError("expected classes by number") from None
+        raise ValueError("expected classes as numbers") from None
 
 
 @dataclass(frozen=True, eq=False)

@@ -165,8 +165,8 @@ class SeenModel:
         repeated = self.batches.list_repeated()
         if repeated:
             self._watch.note(
-                f"{self.name} takes {short(', '.join(repeated), 80)}, the same in each batch and as long as one: rows "
-                "are no examples, and are not covered; take batches of another size"
+                f"{self.name} takes {short(', '.join(repeated), 80)}, the same in each batch and as long as a "
+                "batch: rows are not examples, and are not covered; use another batch size"
             )
             self.batches = self._make_batches()
         # Rows were kept before it was known what would become of them.
@@ -187,8 +187,8 @@ class SeenModel:
         # Each is made once and taken once.
         batches.uses = max(0, batches.uses - count)
         self._watch.note(
-            f"{self.name} takes what {maker.name} makes beside examples, as of a generator: that is left out, since "
-            "nobody holds it"
+            f"{self.name} takes what {maker.name} makes, such as a generator's output, along with examples: that "
+            "is left out, since nobody holds it"
         )
         maker.leave_out_noise()
 

@@ -237,7 +237,7 @@ def _note(
             # Whole numbers that a regressor predicts, such as prices, are no classes.
             labels = labels_of(values if classes else values.astype(np.float64), len(x), classes=classes)
         if labels is None:
-            watch.note(f"the labels of {model.name} are not one number an example: they are unknown")
+            watch.note(f"the labels of {model.name} are not one number for each example: they are unknown")
     batch = model.start(x, trains=name in FITS)
     batch.labels, batch.held_out = labels, held_out
     if name in FITS:
@@ -264,7 +264,7 @@ def _describe(model: SeenModel) -> WitnessedModel:
     estimator: Any = model.model
     classes = len(getattr(estimator, "classes_", [0]))
     spec, arguments = None, {}
-    why = f"{model.name} is no model of PyTorch; give one whose parameters have the same shapes in the same order"
+    why = f"{model.name} is not a model of PyTorch; give one whose parameters have the same shapes in the same order"
     if model.name in _LINEAR and _shapes(estimator) == [(classes, *model.input_shape), (classes,)]:
         spec, arguments = "torch.nn:Linear", {"in_features": model.input_shape[0], "out_features": classes}
         why = ""

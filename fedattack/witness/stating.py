@@ -36,8 +36,8 @@ def _state(watch: CallWatch, x: Any, y: Any, trained: bool) -> None:
     rows = plain(x)
     # One number an example may as well be one example of several numbers.
     if rows.ndim < 2:
-        raise DataError(f"expected one row an example, got an array of shape {rows.shape}")
+        raise DataError(f"expected one row for each example, got an array of shape {rows.shape}")
     labels = None if y is None else labels_of(plain(y), len(rows))
     if y is not None and labels is None:
-        watch.note("the labels that trained_on or evaluated_on was given are not one number an example: left out")
+        watch.note("the labels that trained_on or evaluated_on was given are not one number for each example: left out")
     watch.state(rows, labels, trained=trained)

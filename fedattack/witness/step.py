@@ -122,16 +122,16 @@ class Step:
             If there are none that can be told apart.
         """
         if self.odd:
-            raise DataError(
-                f"a model was called with {self.count} rows, and met {self.odd} labels: rows are no examples"
-            )
+            raise DataError(f"a model was called with {self.count} rows and {self.odd} labels: rows are not examples")
         if self.is_mixed:
-            raise DataError("a step compares its model's outputs of several batches: rows of one are no examples")
+            raise DataError(
+                "a step compares its model's outputs of several batches: the rows of one batch are not examples"
+            )
         leaves: dict[str, NDArray[Any]] = {}
         for place, tree in self.trees():
             _read_leaves(place, tree, self.count, leaves)
         if not leaves:
-            raise DataError("a step has no tensor with one row an example")
+            raise DataError("a step has no tensor with one row for each example")
         try:
             return pack(leaves)
         except ValueError as cause:
@@ -245,7 +245,7 @@ def to_array(tensor: Tensor) -> NDArray[Any]:
         If it is complex.
     """
     if tensor.is_complex():
-        raise DataError("an input of complex numbers")
+        raise DataError("an input holds complex numbers")
     return np.array(as_array(tensor))
 
 

@@ -281,10 +281,12 @@ class Tape:
         try:
             whole = [self.loss_of(leaves, row) for row in tried]
         except Exception as cause:  # the app's own code may raise anything
-            raise DataError(f"the app's step does not take copies of one example ({one_line(cause)})") from None
+            raise DataError(f"the app's step cannot take copies of one example ({one_line(cause)})") from None
         again = [self.loss_of(leaves, row) for row in tried]
         if not np.allclose(whole, again, rtol=_CLOSE, atol=1e-7, equal_nan=True):
-            raise DataError("the loss of one example differs from time to time under one seed: it cannot be asked for")
+            raise DataError(
+                "the loss of one example differs from time to time under one seed, so the app cannot be asked for it"
+            )
         # It takes several passes back; another process of the audit has found it out already.
         if adds_up is None:
             self._check_company(leaves)
@@ -359,8 +361,8 @@ class Tape:
         for before, after in zip(*outputs, strict=True):
             if not torch.allclose(before, after, rtol=_CLOSE, atol=1e-6, equal_nan=True):
                 raise DataError(
-                    "what the model says of one row depends on the other rows, as of the nodes of a graph: rows are no "
-                    "examples, and no loss is that of one"
+                    "the model's output for one row depends on the other rows, as for the nodes of a graph: rows "
+                    "are not examples, and no example has a loss of its own"
                 )
 
     def _check_company(self, leaves: Mapping[str, NDArray[Any]]) -> None:
@@ -397,8 +399,8 @@ class Tape:
             cosine = _cosine_to_sums(np.stack(alone, axis=1), together)
         if cosine < _OWN * _cosine_to_sums(shaken[:, None], mixed[0]):
             raise DataError(
-                "the loss of an example depends on the other examples of its batch, as contrastive and ranking losses "
-                "do: no loss is that of one example"
+                "the loss of an example depends on the other examples of its batch, as in contrastive and ranking "
+                "losses: no example has a loss of its own"
             )
         self.adds_up = cosine >= _QUITE_OWN
 
@@ -610,7 +612,7 @@ class _FirstStep:
         self._step.met = self._step.met[: self._met]
         # An example is played in the place of each micro-batch.
         if len({fields(batch.rows()) for batch in self._micro_batches}) > 1:
-            raise DataError("a step takes batches of several forms: there is no loss of one example")
+            raise DataError("a step takes batches of several forms: no example has a loss of its own")
         return Tape(self._micro_batches[0], self.reader.lines[: self._lines], self._losses, is_whole=self._is_whole)
 
 
@@ -721,7 +723,7 @@ def leaves_for(tape: Tape, x: NDArray[Any], y: NDArray[Any]) -> dict[str, NDArra
         have[missing.pop()] = y.reshape(-1, *shape)
     if missing:
         raise DataError(
-            f"a step of the app takes {short(', '.join(missing), 80)}, and the examples hold "
-            f"{short(', '.join(leaves_of(x)), 80)} alone"
+            f"a step of the app takes {short(', '.join(missing), 80)}, but the examples only hold "
+            f"{short(', '.join(leaves_of(x)), 80)}"
         )
     return {place: have[place] for place in wanted}

@@ -184,7 +184,7 @@ def _note_loss(watch: CallWatch, name: str, args: Sequence[Any], kwargs: Mapping
     if batch.labels is None:
         batch.labels = _labels(name, target, batch.count)
         if batch.labels is None:
-            watch.note(f"the labels of {name} are not one number an example: they are unknown")
+            watch.note(f"the labels of {name} are not one number for each example: they are unknown")
     if batch.trains:
         _name_loss(watch, model, name, outputs, is_labelled=batch.labels is not None)
         _note_options(watch, name, args, kwargs)
@@ -195,8 +195,8 @@ def _lacks_labels(watch: CallWatch, awaited: AwaitedOutputs, name: str, outputs:
     model, batch = awaited.model, awaited.batch
     if name not in model.losses and not model.are_compared and _are_compared(watch, outputs, target, batch.count):
         watch.note(
-            f"{name} compares the outputs of {model.name} with each other, as contrastive losses do: its targets say "
-            "which rows of a batch belong together, and are no labels"
+            f"{name} compares the outputs of {model.name} with each other, as contrastive losses do: its targets "
+            "say which rows of a batch belong together, and are not labels"
         )
         watch.compared.add(model.kind)
     # A batch of sequences, say, of which the first axis is time.
@@ -222,9 +222,9 @@ def _note_options(watch: CallWatch, name: str, args: Sequence[Any], kwargs: Mapp
     """Note what of a loss's options the noted one has not."""
     weight = args[2] if len(args) > 2 else kwargs.get("weight")
     if weight is not None or kwargs.get("label_smoothing"):
-        watch.note(f"{name} weighs classes or smooths labels, which the noted loss does not")
+        watch.note(f"{name} weighs classes or smooths labels; the noted loss does neither")
     if kwargs.get("reduction", "mean") == "sum":
-        watch.note(f"{name} is a sum over the batch, and the noted loss is a mean")
+        watch.note(f"{name} is a sum over the batch; the noted loss is a mean")
 
 
 def _find_origin(watch: CallWatch, outputs: Tensor) -> AwaitedOutputs | None:

@@ -196,7 +196,10 @@ def _function_of(frame: FrameType) -> FunctionType | None:
 def describe(model: SeenModel) -> WitnessedModel:
     """Return what a witness says of a model of PyTorch."""
     if model.stepwise:
-        why = f"no loss of PyTorch with one label an example was seen of {model.name}: only the app itself knows it"
+        why = (
+            f"no loss of PyTorch that takes one label for each example was seen of {model.name}: only the app "
+            "itself can compute its loss"
+        )
         return WitnessedModel(None, {}, model.input_shape, 0, None, why)
     module = model.model
     assert isinstance(module, nn.Module)  # noqa: S101 - for mypy

@@ -183,8 +183,8 @@ def _await_gradients(watch: CallWatch, model: SeenModel, batch: TakenBatch, outp
         # What comes back through the loss comes to it first.
         if not batch.differentiated:
             watch.note(
-                f"the client trains by what it computes of the outputs of {model.name}; its loss is taken for the one "
-                "that the model returns itself"
+                f"the client trains by a loss that it computes from the outputs of {model.name}; the loss that the "
+                "model itself returns is used in its place"
             )
         come_back(gradient)
 

@@ -80,14 +80,14 @@ class StepReader(Reader):
         if step is None or watch.hold_out is None or not step.trains or not all(step.modes.values()):
             return None
         if watch.private_by or self._is_private:
-            watch.note("nothing is held out of DP-SGD: an example that takes the place of another would count twice")
+            watch.note("nothing is held out of DP-SGD: an example that replaces another would count twice")
             return None
         # Of further calls in a step, such as one on another view of the examples, the same rows go.
         if len(step.calls) == 1:
             chosen = watch.hold_out.choose(hash_rows(step.rows(), watch.seed))
             step.take_out(chosen)
             if step.count == 1 and chosen.all():
-                watch.note("batches of one example are trained on as they are: nothing of them is held out")
+                watch.note("nothing is held out of batches of one example")
         if step.held_out is None:
             return None
         watch.note_held_out()
@@ -151,7 +151,7 @@ class StepReader(Reader):
             return
         rows, wanted = step.rows(), self._watch.by_steps[model.kind]
         if not wanted:
-            self._watch.note(f"{model.name} was called, and no step of its training was read: not covered")
+            self._watch.note(f"{model.name} was called, and none of its training steps was read: not covered")
             return
         if {*wanted} <= {*fields(rows)}:
             if not model.stepwise:

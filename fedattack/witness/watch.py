@@ -151,8 +151,8 @@ class CallWatch:
         """Note that the run is another than without."""
         if self.hold_out is not None:
             self.note(
-                f"a share of {self.hold_out.share:g} of its examples was kept from its training, as --hold-out says, "
-                "so that there are some that nobody trained on: the run is not the one that its owner makes"
+                f"--hold-out kept a share of {self.hold_out.share:g} of its examples from its training, so that "
+                "there are examples that nobody trained on: this is not the run that the app's owner makes"
             )
 
     def note(self, text: str) -> None:
@@ -209,8 +209,8 @@ class CallWatch:
         for model in [*self.models.values(), *([self.stated] if self.stated else [])]:
             if without_steps and model.batches.wait_for_a_step:
                 self.note(
-                    f"no optimizer of PyTorch made a step: examples count as trained whose loss {model.name} was "
-                    "differentiated by"
+                    f"no optimizer of PyTorch made a step: the examples by whose loss {model.name} was "
+                    "differentiated count as trained"
                 )
             self.guard("what became of the last batches", _end, model, without_steps)
         for fitted in self.fitted.values():

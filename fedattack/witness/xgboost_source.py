@@ -90,7 +90,7 @@ def _read_rows(matrix: DMatrix) -> NDArray[np.float32]:
     """
     if isinstance(matrix, QuantileDMatrix):
         raise DataError(
-            "a QuantileDMatrix holds quantiles alone; take a DMatrix, or state what trains by "
+            "a QuantileDMatrix only holds quantiles; use a DMatrix, or state what trains by "
             "fedattack.witness.trained_on(x, y)"
         )
     stored = matrix.get_data().tocoo()

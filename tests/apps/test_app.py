@@ -113,14 +113,14 @@ def test_a_command_is_taken_if_it_lasts_as_long_as_its_run(tmp_path):
         (("APP", "--model", "nowhere:Net"), "model 'nowhere:Net': cannot import 'nowhere'"),
         (("APP", "--loss", "nope"), "unknown loss 'nope'"),
         (("APP", "--supernodes", "1"), "--supernodes"),
-        (("quickstart", "--supernodes", "3"), "--supernodes is about an app of your own"),
-        (("quickstart", "--model", "x:y"), "--model is about an app of your own"),
-        (("quickstart", "--control", "full"), "--control is about an app of your own"),
-        (("quickstart", "--without", "auxiliary"), "--without is about an app of your own"),
-        (("quickstart", "--examples", "x:y"), "--examples is about an app of your own"),
+        (("quickstart", "--supernodes", "3"), "--supernodes is for an app of your own"),
+        (("quickstart", "--model", "x:y"), "--model is for an app of your own"),
+        (("quickstart", "--control", "full"), "--control is for an app of your own"),
+        (("quickstart", "--without", "auxiliary"), "--without is for an app of your own"),
+        (("quickstart", "--examples", "x:y"), "--examples is for an app of your own"),
         (("APP", "--examples", "own"), "--examples own: expected module:function of the app"),
         (("APP", "--losses", "nowhere:own"), "--losses nowhere:own: there is no module nowhere"),
-        (("APP", "--losses", "x:y", "--model", "x:y"), "--model and --losses both say what computes losses"),
+        (("APP", "--losses", "x:y", "--model", "x:y"), "--model and --losses both say how losses are computed"),
         (("APP", "--update", "x:y"), "add --losses module:function"),
         (("APP", "--without", "nothing"), "--without nothing: expected"),
         (("APP", "--sensitive", "sex"), "--sensitive sex: a model's input has no names"),
@@ -131,7 +131,7 @@ def test_a_command_is_taken_if_it_lasts_as_long_as_its_run(tmp_path):
         (("APP", "--fail-if", "sai.asr > 1"), "there are no findings of 'sai'"),
         (("APP", "--option", "magic=1"), "no option 'magic'"),
         (("APP", "--set", "nope=1"), "has no 'nope' in its run config"),
-        (("--set", "a=1", "--", "flwr", "run", "APP", "--stream"), "--set goes into the command after --"),
+        (("--set", "a=1", "--", "flwr", "run", "APP", "--stream"), "--set belongs in the command after --"),
         (("--seeds", "2", "--", "flwr", "run", "APP", "--stream"), "--seeds and --on are for an app's folder"),
         (("--", "flwr", "run", "APP"), "add --stream"),
         (("--", "python", "server.py"), "expected the command that runs the app"),
@@ -156,7 +156,7 @@ def test_a_run_folder_that_is_taken_is_refused(call, tmp_path):
 def test_several_seeds_and_one_seed_are_refused_together(tmp_path):
     words = [str(make(tmp_path / "mine", app={"config": {"seed": 1}}))]
     several = AppWords(["seed=5"], None, "simulation", range(3), None, None, [], None)
-    with pytest.raises(ConfigError, match="--set seed=5 would make 3 runs of one seed; leave it out"):
+    with pytest.raises(ConfigError, match="--set seed=5 would make 3 runs with one seed; leave it out"):
         app_of_words(words, several)
     assert app_of_words(words, replace(several, seeds=[0])).config == {"seed": 5}
     assert app_of_words(words, replace(several, changes=[])).seeded

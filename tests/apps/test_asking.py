@@ -139,7 +139,7 @@ def test_of_an_app_that_is_not_deterministic_a_note_says_what_counts(tmp_path, h
     part = Part(tmp_path, "")
     app = run(part, "not deterministic")
     (posed,) = pose_all([part], app=app)
-    assert any("inputs are augmented, or all others in each round" in note for note in posed.notes)
+    assert any("inputs are augmented, or are others in each round" in note for note in posed.notes)
     assert any("so there is no null run" in note for note in posed.notes)
 
 

@@ -191,9 +191,9 @@ def test_only_servers_of_apps_are_taken(tmp_path):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("quickstart", "--server", "imprint"), "of a preset say --set server=imprint"),
-        (("APP", "--server", "imprint", "--on", "superlink"), "--server is for an app's folder and --on simulation"),
-        (("--server", "imprint", "--", "flwr", "run", "APP", "--stream"), "--server is for an app's folder and --on"),
+        (("quickstart", "--server", "imprint"), "for a preset say --set server=imprint"),
+        (("APP", "--server", "imprint", "--on", "superlink"), "--server needs an app's folder and --on simulation"),
+        (("--server", "imprint", "--", "flwr", "run", "APP", "--stream"), "--server needs an app's folder and --on"),
         (("APP", "--server", "passive"), "expected imprint or fishing"),
     ],
 )

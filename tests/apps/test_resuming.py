@@ -299,14 +299,14 @@ def test_an_app_that_fails_itself_is_not_told_to_go_on(tmp_path, runtime, call, 
     code, _, err = call(*words)
     assert code == 2
     assert err.splitlines()[-1] == "error: flwr run failed: ValueError: the app's own"
-    assert ("goes on after what is recorded" in err) == bool(fails)
+    assert ("continues after what is recorded" in err) == bool(fails)
 
 
 def stopped(call, words) -> None:
     code, _, err = call(*words)
     assert code == 130, err
     (line,) = (line for line in err.splitlines() if "goes on" in line)
-    command = re.search("`(.*)` goes on after what is recorded", line)[1]
+    command = re.search("`(.*)` continues after what is recorded", line)[1]
     assert shlex.split(command) == ["fedattack", *map(str, words)]
 
 
@@ -370,7 +370,7 @@ def test_an_audit_that_is_ended_by_a_signal_says_how_it_goes_on_and_leaves_no_fi
     before = signal.getsignal(number)
     code, _, err = call("audit", app, "--out", out, "--supernodes", 3, "--device", "cpu", "--quiet")
     assert code == 128 + number, err
-    assert "goes on after what is recorded" in err
+    assert "continues after what is recorded" in err
     assert len(begun) == len(seen) == 1
     assert begun[0].poll() is not None
     assert not [*(tmp_path / "tmp").iterdir()]

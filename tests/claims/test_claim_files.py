@@ -95,4 +95,4 @@ def test_a_page_that_cannot_be_written_hides_no_condition(call, claim_file, tmp_
 def test_a_print_needs_a_page(call, claim_file):
     code, _, err = call("claim", "--claim", claim_file, "--pdf")
     assert code == 2
-    assert "give --out, too" in err.replace("\n", " ")
+    assert "give --out as well" in err.replace("\n", " ")

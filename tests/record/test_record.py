@@ -413,7 +413,7 @@ def test_a_full_disk_ends_the_recording_and_not_the_run(tmp_path):
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000)),
     )
     assert done.stdout.strip() == "8"
-    assert "stopped recording, the run goes on" in done.stderr
+    assert "stopped recording; the run continues" in done.stderr
     record = Record(tmp_path / "record")
     assert [item.number for item in record] == [1, 2, 3]
     assert record.status == "cut short"

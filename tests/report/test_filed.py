@@ -34,9 +34,9 @@ def test_a_changed_file_is_noticed(tmp_path):
     [
         (["riks=low"], "A", "--file riks=low"),
         (["note="], "A", "expected FIELD=TEXT"),
-        (["note=" + "x" * 2001], "A", "at most 2000 letters, got 2001"),
-        (["note=seen"], None, "expected --by NAME"),
-        (["note=seen"], "  ", "expected --by NAME"),
+        (["note=" + "x" * 2001], "A", "at most 2000 characters, got 2001"),
+        (["note=seen"], None, "say whose by --by NAME"),
+        (["note=seen"], "  ", "say whose by --by NAME"),
     ],
 )
 def test_bad_words_are_refused_in_one_line(words, by, message):

@@ -93,7 +93,7 @@ def evaluating(answer):
 def test_labels_in_replies_are_told(answer, is_told, tmp_path):
     call_all(WitnessedClientApp(evaluating(answer), tmp_path), nodes=1, kind="evaluate")
     (witness,) = read_witnesses(tmp_path)
-    said = "replies to evaluate hold the label of each example that the client evaluates on, as y: the server is"
+    said = "replies to evaluate hold the label of each example that the client evaluates on, as y: the server receives"
     assert any(note.startswith(said) for note in witness.notes) == is_told
 
 
@@ -131,7 +131,7 @@ def test_another_process_goes_on_where_one_stopped(tmp_path, monkeypatch):
     call_all(WitnessedClientApp(make_app(), tmp_path), nodes=1)
     (later,) = read_witnesses(tmp_path)
     assert seen(later.trained) == seen(first.trained) | hashes_of(DATA[0])
-    assert any("other examples in other rounds" in note for note in later.notes)
+    assert any("different examples in different rounds" in note for note in later.notes)
 
 
 def test_a_client_that_crashes_does_so_as_without_and_trained_on_nothing(tmp_path):
@@ -246,7 +246,7 @@ def test_another_run_is_not_mixed_into_the_folder_of_one(tmp_path, monkeypatch, 
         [Message(RecordDict({"arrays": ArrayRecord(nn.Linear(5, 3).state_dict())}), node, "train")]
     )
     assert reply.has_content()
-    assert "has witnesses of run 7; give run 8 another folder" in caplog.text
+    assert "has witnesses of run 7; give run 8 a folder of its own" in caplog.text
     (after,) = read_witnesses(tmp_path)
     assert seen(after.trained) == seen(before.trained)
 

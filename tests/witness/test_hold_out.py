@@ -91,7 +91,7 @@ def test_what_is_held_out_is_seen_and_never_trained_on(name, tmp_path):
     kept = witness.evaluated.x["0"] if witness.evaluated.x.dtype.names else witness.evaluated.x
     assert {row.tobytes() for row in kept} == {rows[at] for at in never}
     assert witness.training.epochs == 2
-    assert any("a share of 0.25 of its examples was kept from its training" in note for note in witness.notes)
+    assert any("--hold-out kept a share of 0.25 of its examples from its training" in note for note in witness.notes)
 
 
 def test_labels_stay_with_their_examples(tmp_path):
@@ -179,7 +179,7 @@ def test_batches_of_one_example_are_trained_on_and_said(tmp_path):
     witness = witness_of(lambda: train(classified, CLASSES, size=1), tmp_path, hold_out=HOLD_OUT)
     assert witness.trained.total == COUNT
     assert not witness.evaluated.total
-    assert any("batches of one example are trained on as they are" in note for note in witness.notes)
+    assert any("nothing is held out of batches of one example" in note for note in witness.notes)
 
 
 def test_an_estimator_is_fitted_on_the_others(tmp_path):
@@ -231,7 +231,7 @@ def test_nothing_is_held_out_of_dp_sgd(tmp_path, made_before):
     witness = witness_of(client, tmp_path, hold_out=HOLD_OUT)
     assert not witness.evaluated.total
     assert any("nothing is held out of DP-SGD" in note for note in witness.notes)
-    assert not any("was kept from its training" in note for note in witness.notes)
+    assert not any("of its examples from its training" in note for note in witness.notes)
 
 
 def test_what_a_client_states_is_whole(tmp_path):

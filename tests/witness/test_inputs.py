@@ -178,7 +178,7 @@ def test_a_client_trains_by_whatever_a_model_returned(key, tmp_path):
     assert witness.evaluated.total == 0
     assert witness.model.loss == "own"
     # Of another loss than its own one is told.
-    told = "the client trains by what it computes of the outputs of Scored; its loss is taken for the one that the"
+    told = "the client trains by a loss that it computes from the outputs of Scored; the loss that the model"
     assert [note.startswith(told) for note in witness.notes] == [True] * (key == "losses")
 
 

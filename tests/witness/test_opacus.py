@@ -277,7 +277,7 @@ def test_ghost_clipping(tmp_path):
     assert witness.training.steps == sum(steps)
     answer = check(keys, 100.0)
     assert answer.verdict == "cannot be checked"
-    said = "an accountant that counts the steps that were made is not that of"
+    said = "an accountant that only counts the steps that were made does not"
     assert said in answer.findings[0].reason
     wrong = check(keys, 0.5)
     assert wrong.verdict == "contradicted"
@@ -461,7 +461,7 @@ def test_steps_without_noise_beside_it(tmp_path):
 
     keys = private_of(client, tmp_path)
     assert "noise_multiplier" not in keys
-    assert keys[REMARKS] == "Net made steps without noise, too, which no ε covers"
+    assert keys[REMARKS] == "Net also made steps without noise, which no ε covers"
 
 
 def test_an_engine_for_each_epoch_of_a_round(tmp_path):
@@ -481,7 +481,7 @@ def test_an_engine_for_each_epoch_of_a_round(tmp_path):
     assert keys == POISSON | {"sampling_method": "shuffled", "steps": 10, "epochs": 2}
     keys = private_of(lambda: client([1.0, 0.5]), tmp_path, node="2")
     assert "noise_multiplier" not in keys
-    assert "several optimizers make steps of other noise" in keys[REMARKS]
+    assert "several optimizers make steps with different noise" in keys[REMARKS]
 
 
 def test_seeds_and_accountants_that_flatter_are_remarked(tmp_path):
@@ -496,7 +496,7 @@ def test_seeds_and_accountants_that_flatter_are_remarked(tmp_path):
     keys = private_of(client, tmp_path)
     seeded, accountant = remarks_of(keys)
     assert "seeds its noise with a number below 2^32" in seeded
-    assert "gdp, is an approximation that may be below the true ε" in accountant
+    assert "gdp, is an approximation, and may report less than the true ε" in accountant
     del keys[REMARKS]
     assert keys == POISSON
     generator = torch.Generator().manual_seed(5)
@@ -509,7 +509,7 @@ def test_what_differs_from_round_to_round_counts_for_the_worst(tmp_path):
         with warnings.catch_warnings(action="ignore"):
             keys = private_of(lambda noise=noise, epochs=epochs: fit(noise_multiplier=noise, epochs=epochs), tmp_path)
     assert (keys["noise_multiplier"], keys["steps"]) == (1.0, 15)
-    assert "not all rounds are alike" in keys[REMARKS]
+    assert "rounds differ" in keys[REMARKS]
     keys = private_of(lambda: fit(poisson_sampling=False), tmp_path)
     assert (keys["sampling_method"], "epochs" in keys) == ("unknown", False)
 

@@ -138,7 +138,7 @@ def test_texts_of_errors_stay_with_the_client(train, told, tmp_path):
         run(tmp_path, train)
     check_no_secret(tmp_path)
     (witness,) = read_witnesses(tmp_path)
-    assert witness.notes == (f"a call ended early {told}, and what it did is left out; the log of the client says why",)
+    assert witness.notes == (f"a call ended early {told}, and what it did is left out; the client's log shows why",)
 
 
 def test_what_was_not_seen_is_told_by_the_kind_of_the_error(tmp_path, caplog):
@@ -152,7 +152,9 @@ def test_what_was_not_seen_is_told_by_the_kind_of_the_error(tmp_path, caplog):
         witness = witness_of(client, tmp_path)
     check_no_secret(tmp_path)
     assert "what a model was called with was not seen (TypeError)" in witness.notes
-    assert any("DataError: expected one row an example, got an array of shape (5,)" in note for note in witness.notes)
+    assert any(
+        "DataError: expected one row for each example, got an array of shape (5,)" in note for note in witness.notes
+    )
     # The client itself may read why.
     assert PLANTED in caplog.text
 

@@ -60,7 +60,7 @@ def test_what_has_no_weights_is_noted_with_its_statistics_that_are_sent(tmp_path
     assert witness.notes == (
         "KMeans takes no labels: 0 stands for the label of each example",
         "KMeans was fitted, which has no weights that follow a loss, and replies hold its cluster_centers_ as middles: "
-        "the app alone can give losses",
+        "only the app can give losses",
     )
 
     def bayes():
@@ -70,9 +70,9 @@ def test_what_has_no_weights_is_noted_with_its_statistics_that_are_sent(tmp_path
     witness = notes_of(bayes, tmp_path / "bayes")
     assert witness.notes == (
         "GaussianNB was fitted, which has no weights that follow a loss, and replies hold its class_count_ as n, its "
-        "theta_ as mean: the app alone can give losses",
+        "theta_ as mean: only the app can give losses",
     )
-    assert witness.model.why == "GaussianNB has no weights that follow a loss: the app alone can give losses"
+    assert witness.model.why == "GaussianNB has no weights that follow a loss: only the app can give losses"
 
     def outliers():
         return {"w": SGDOneClassSVM().fit(X).coef_}

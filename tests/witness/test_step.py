@@ -286,7 +286,7 @@ def test_nodes_of_a_graph_where_some_have_labels_are_no_examples(tmp_path):
 
     witness = witness_of(client, tmp_path)
     assert witness.trained.total == 0
-    assert any("rows are no examples" in note for note in witness.notes)
+    assert any("rows are not examples" in note for note in witness.notes)
 
 
 def test_the_apps_own_modes_come_and_go_in_their_order(tmp_path):

@@ -92,7 +92,7 @@ def change(path, **changes):
         ({"evaluated_hashes": np.zeros((2, 8), np.uint8)}, "evaluated_hashes: expected uint8"),
         ({"about": lambda value: value.pop("client")}, "client is missing"),
         ({"about": lambda value: value["trained"].update(total=1)}, "5 examples, of a total of 1"),
-        ({"about": lambda value: value["trained"].update(counts={"a": 1})}, "expected classes by number"),
+        ({"about": lambda value: value["trained"].update(counts={"a": 1})}, "expected classes as numbers"),
         ({"about": lambda value: value.update(node="a\x1b[2J")}, "node"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",

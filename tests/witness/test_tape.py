@@ -516,10 +516,10 @@ class Graph(nn.Module):
 
 def test_nodes_of_a_graph_are_refused():
     edges = torch.stack([torch.arange(COUNT), (torch.arange(COUNT) + 5) % COUNT])
-    with pytest.raises(DataError, match="depends on the other rows, as of the nodes of a graph"):
+    with pytest.raises(DataError, match="depends on the other rows, as for the nodes of a graph"):
         prepared(lambda: F.cross_entropy(Graph()(X, edges), Y).backward())
     # Where some nodes alone have labels.
-    with pytest.raises(DataError, match="rows are no examples"):
+    with pytest.raises(DataError, match="rows are not examples"):
         prepared(lambda: F.cross_entropy(Graph()(X, edges)[:7], Y[:7]).backward())
 
 
@@ -535,7 +535,7 @@ class TimeMajor(Recurrent):
 @pytest.mark.parametrize("batch", [5, 7, 8, 12, 24])
 def test_sequences_whose_first_axis_is_time_are_refused(batch):
     x, y = torch.randn(12, batch, FEATURES), torch.randint(CLASSES, (batch,))
-    with pytest.raises(DataError, match=r"rows are no examples|depends on the other rows"):
+    with pytest.raises(DataError, match=r"rows are not examples|depends on the other rows"):
         prepared(lambda: F.cross_entropy(TimeMajor()(x), y).backward())
 
 
@@ -590,7 +590,7 @@ EVERYTHING = {"x": X, "z": X + 0.2 * Z, "y": Y, "v": V}
 
 @pytest.mark.parametrize("loss", OF_BATCHES, ids=lambda loss: loss.__name__)
 def test_a_loss_that_compares_the_examples_of_a_batch_is_refused(loss):
-    with pytest.raises(DataError, match="depends on the other examples of its batch, as contrastive"):
+    with pytest.raises(DataError, match="depends on the other examples of its batch, as in contrastive"):
         prepared(Toy(two_layers(), loss, {}, EVERYTHING).run)
 
 

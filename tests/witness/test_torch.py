@@ -127,7 +127,7 @@ def test_a_regression_and_a_loss_of_the_projects_own(tmp_path):
     rows = {row.tobytes() for row in np.column_stack([X, target])}
     assert {np.column_stack([one["0"][None], one["met0"]]).tobytes() for one in own.trained.x} == rows
     assert own.model.loss is None
-    assert own.model.why.startswith("no loss of PyTorch with one label an example was seen of Linear")
+    assert own.model.why.startswith("no loss of PyTorch that takes one label for each example was seen of Linear")
 
 
 def twins(model, rows):
@@ -657,7 +657,7 @@ def test_who_draws_other_examples_in_each_round_augments_none(tmp_path):
     assert seen(witness.trained) == hashes_of(X[:16]) | hashes_of(X[17:33])
     assert len(witness.trained.places) == 0
     assert sum(witness.trained.counts.values()) == 32
-    assert any("or all others in each round" in note for note in witness.notes)
+    assert any("or are others in each round" in note for note in witness.notes)
 
 
 def test_augmentation_of_one_epoch_a_round_shows_in_the_next_round(tmp_path):
@@ -816,7 +816,7 @@ def test_a_teacher_that_is_trained_first_is_not_the_student_that_is_sent(tmp_pat
     # Labels that are probabilities are none, and the loss is none of those that have a name.
     assert set(witness.trained.y) == {-1}
     assert witness.model.loss is None
-    assert any("was trained that the client did not share" in note for note in witness.notes)
+    assert any("was trained that the client does not exchange" in note for note in witness.notes)
 
 
 class Two(nn.Module):
@@ -832,7 +832,7 @@ class Two(nn.Module):
 def test_what_is_not_covered_becomes_a_note(tmp_path):
     lengths = witness_of(lambda: Two()(X, X[:1]), tmp_path)
     assert lengths.evaluated.total == 0
-    assert lengths.notes[0].startswith("Two was called, and no step of its training was read")
+    assert lengths.notes[0].startswith("Two was called, and none of its training steps was read")
 
     class Asked(Net):
         def forward(self, x, how):
@@ -844,7 +844,7 @@ def test_what_is_not_covered_becomes_a_note(tmp_path):
 
     objects = witness_of(lambda: Asked()(X, object()), tmp_path, node="5")
     assert objects.evaluated.total == 0
-    assert objects.notes[0].startswith("Asked was called, and no step of its training was read")
+    assert objects.notes[0].startswith("Asked was called, and none of its training steps was read")
 
     def by_hand():
         model = Net()
@@ -880,7 +880,7 @@ def test_what_is_not_covered_becomes_a_note(tmp_path):
     sequences = witness_of(time_first, tmp_path, node="6")
     assert sequences.trained.total == 0
     assert "a step was not seen" in sequences.notes[0]
-    assert "rows are no examples" in sequences.notes[0]
+    assert "rows are not examples" in sequences.notes[0]
 
     def all_compiled():
         model = Net()
@@ -895,7 +895,7 @@ def test_what_is_not_covered_becomes_a_note(tmp_path):
 
     odd = witness_of(lambda: Shapeless()(X), tmp_path, node="4")
     assert odd.evaluated.total == 0
-    assert "no step of its training was read" in odd.notes[0]
+    assert "none of its training steps was read" in odd.notes[0]
 
 
 def test_a_client_that_sends_back_what_it_got_is_not_said_to_train_unseen(tmp_path):
@@ -933,7 +933,7 @@ def test_threads_that_the_client_starts_are_its_own_unless_there_are_other_clien
     with watching(CallWatch()) as other:
         witness = witness_of(client, tmp_path, node="2")
     assert witness.trained.total == 0
-    assert "of which client it was is not known" in witness.notes[0]
+    assert "its client is not known" in witness.notes[0]
     assert not other.models
 
 
@@ -1062,7 +1062,7 @@ def test_private_training_by_opacus(tmp_path):
         "steps": 40,
         "learning_rate": 0.1,
         "batch_size": 8,
-        "remarks": "the client seeds its noise with a number below 2^32: whoever tries them all has the noise",
+        "remarks": "the client seeds its noise with a number below 2^32: whoever tries all of these numbers finds the noise",
     }
 
 
@@ -1110,7 +1110,9 @@ def test_what_a_generator_makes_and_takes_are_no_examples(joined, tmp_path):
     assert seen(witness.trained) == hashes_of(real)
     assert witness.evaluated.total == 0
     (note,) = [note for note in witness.notes if "generator" in note]
-    assert note.startswith("Linear takes what Sequential makes beside examples, as of a generator: that is left out")
+    assert note.startswith(
+        "Linear takes what Sequential makes, such as a generator's output, along with examples: that is left out"
+    )
 
 
 def test_features_that_one_model_makes_for_another_stay_examples(tmp_path):

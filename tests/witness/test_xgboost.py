@@ -50,7 +50,7 @@ def test_a_matrix_of_quantiles_is_told(source):
     x, y = data()
     with watching(CallWatch()) as watch:
         xgboost.train({"nthread": 1}, xgboost.QuantileDMatrix(x, label=y), num_boost_round=1)
-    assert any("a QuantileDMatrix holds quantiles alone" in note for note in watch.notes)
+    assert any("a QuantileDMatrix only holds quantiles" in note for note in watch.notes)
 
 
 def test_nothing_is_noted_where_nobody_watches(source):

@@ -36,7 +36,10 @@ def attack(
     prior: Annotated[
         str | None,
         typer.Option(
-            help="What the attacker assumes of owners: uniform, or examples, by which clients with more are likelier."
+            help=(
+                "What the attacker assumes about owners: uniform, or examples, where a client with more examples "
+                "is likelier."
+            )
         ),
     ] = None,
     auxiliary: Annotated[
@@ -51,7 +54,9 @@ def attack(
     ] = None,
     partial: Annotated[
         Path | None,
-        typer.Option(help="Clients' examples without one column, an .npz as PartialRecords says, for aia, ara."),
+        typer.Option(
+            help=("Clients' examples without one column, an .npz as PartialRecords describes, for aia and ara.")
+        ),
     ] = None,
     wanted: Annotated[
         str | None,
@@ -68,14 +73,16 @@ def attack(
     frozen: Annotated[
         str | None,
         typer.Option(
-            help="Weights that no client trains and the record lacks: an .npz or .safetensors; or initial, those with "
-            "which --model is made.",
+            help=(
+                "Weights that no client trains and the record lacks: an .npz or .safetensors; or initial, the "
+                "weights with which --model is made."
+            ),
         ),
     ] = None,
     options: Options = None,
     memory: Memory = None,
     cluster: Cluster = "",
-    seed: Annotated[int, typer.Option(help="Seed of the attack's own draws.", min=0)] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the attack's random draws.", min=0)] = 0,
     device: Device = "auto",
     skip_damaged: SkipDamaged = False,
     trust: Trust = False,
@@ -120,4 +127,4 @@ def attack(
     files = attack_run(
         chosen, folder, device=device, seed=seed, skip_damaged=skip_damaged, declared=declared, trusted=trusted
     )
-    tell({"scores": files}, f"Scores in [bold]{escape(', '.join(files))}[/bold].", as_json)
+    tell({"scores": files}, f"Scores are in [bold]{escape(', '.join(files))}[/bold].", as_json)

@@ -58,17 +58,17 @@ def audit(
     supernodes: Annotated[
         int | None,
         typer.Option(
-            help="Number of clients; by default what the app or Flower's configuration says, or 10.",
+            help="Number of clients; by default the number that the app or Flower's configuration says, or 10.",
             min=2,
             rich_help_panel=OF_APP,
         ),
     ] = None,
     model: Annotated[
         str | None,
-        typer.Option(help="The app's model, if it cannot be found: module:function.", rich_help_panel=OF_APP),
+        typer.Option(help="The app's model, if fedattack cannot find it: module:function.", rich_help_panel=OF_APP),
     ] = None,
     loss: Annotated[
-        str | None, typer.Option(help="The app's loss, if it cannot be found.", rich_help_panel=OF_APP)
+        str | None, typer.Option(help="The app's loss, if fedattack cannot find it.", rich_help_panel=OF_APP)
     ] = None,
     examples: OwnExamples = None,
     losses: OwnLosses = None,

@@ -63,7 +63,7 @@ def check(
         checks[str(path)] = record_check = check_record(path)
         if wanted is not None and record_check.signer != wanted:
             signed = record_check.signer or "nobody"
-            record_check.problems.append(f"it is signed by {signed}, and not by {wanted}")
+            record_check.problems.append(f"it is signed by {signed}, not by {wanted}")
         record_check.problems.extend(strangers.get(path, ()))
         record_check.remarks.extend(_refusals(path))
     for path, line in lost.items():

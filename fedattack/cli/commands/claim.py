@@ -20,33 +20,40 @@ if TYPE_CHECKING:
 
 def claim(
     folder: Annotated[
-        Path | None, typer.Argument(help="A record to look at, or a run folder with one or several.", metavar="DIR")
+        Path | None, typer.Argument(help="A record, or a run folder with one or several records.", metavar="DIR")
     ] = None,
-    declared: Annotated[
-        Path | None, typer.Option("--claim", help="What is claimed: a claim.toml.", metavar="FILE")
-    ] = None,
+    declared: Annotated[Path | None, typer.Option("--claim", help="The claim: a claim.toml.", metavar="FILE")] = None,
     mechanism: Annotated[
-        str | None, typer.Option(help="What to test; it is imported and run.", metavar="MODULE:FUNCTION")
+        str | None, typer.Option(help="The mechanism to test, which is imported and run.", metavar="MODULE:FUNCTION")
     ] = None,
-    draws: Annotated[int, typer.Option(help="Draws of the mechanism, for both updates together.", min=1)] = 10_000,
+    draws: Annotated[
+        int, typer.Option(help=("Number of draws of the mechanism, for both updates together."), min=1)
+    ] = 10_000,
     seed: Annotated[int, typer.Option(help="Seed of these draws.", min=0)] = 0,
-    clipped: Annotated[bool, typer.Option("--clipped", help="Updates come to the mechanism clipped already.")] = False,
+    clipped: Annotated[
+        bool, typer.Option("--clipped", help=("The mechanism is given updates that are clipped already."))
+    ] = False,
     sampled: Annotated[
         bool, typer.Option("--sampled", help="The mechanism itself draws whether the update takes part.")
     ] = False,
     canaries: Annotated[
         Path | None,
-        typer.Option(help="Who the canaries of DIR's run were; a run folder's truth says it.", metavar="CANARIES.TOML"),
+        typer.Option(
+            help=("Who the canaries of DIR's run were; by default, the run folder's truth says so."),
+            metavar="CANARIES.TOML",
+        ),
     ] = None,
     trust: Trust = False,
     out: Annotated[
         Path | None,
         typer.Option(
-            "--out", help="Folder for claim.html and claim.json; without, DIR if it is a run folder.", metavar="FOLDER"
+            "--out",
+            help=("Folder for claim.html and claim.json; by default DIR, if it is a run folder."),
+            metavar="FOLDER",
         ),
     ] = None,
     pdf: Annotated[
-        bool, typer.Option("--pdf", help="Print claim.html to claim.pdf, too, by a browser if one is installed.")
+        bool, typer.Option("--pdf", help="Also print claim.html to claim.pdf, if a browser is installed.")
     ] = False,
     fail_if: FailIfClaim = None,
     as_json: AsJson = False,
@@ -63,7 +70,7 @@ def claim(
     # A run folder gets the page beside its own report.
     out = out or run
     if pdf and out is None:
-        raise ConfigError("fedattack claim: --pdf prints the page that --out FOLDER writes; give --out, too")
+        raise ConfigError("fedattack claim: --pdf prints the page that --out FOLDER writes; give --out as well")
     if declared is None and mechanism is None and folder is None:
         raise ConfigError(
             "fedattack claim: give --claim FILE, --mechanism module:function, or DIR, the folder of a run"
@@ -146,7 +153,7 @@ def _show_kept(page: Path, as_json: bool, *, pdf: bool) -> None:
     if not as_json:
         show_page("Report", page)
         if page.with_name("report.html").exists():
-            line = f"`fedattack report {in_command(page.parent)}` puts the answer into the report of the run"
+            line = f"`fedattack report {in_command(page.parent)}` puts this answer into the run's report"
             out_console.print(escape(line), soft_wrap=True)
     if pdf:
         print_page(page, as_json)

@@ -19,13 +19,15 @@ if TYPE_CHECKING:
 def compare(
     folders: Annotated[list[Path], typer.Argument(help="Run folders with findings.", metavar="DIR…")],
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the comparison.", metavar="DIR")],
-    by: Annotated[str | None, typer.Option(help="The setting to compare by; by default those that differ.")] = None,
+    by: Annotated[str | None, typer.Option(help="The setting to compare by; by default, those that differ.")] = None,
     fail_if: Annotated[
         str | None,
         typer.Option(
             "--fail-if",
-            help="worse: exit with 3 if a finding of the second of two runs is surely worse than in the first, the "
-            "baseline.",
+            help=(
+                "worse: exit with 3 if a finding of the second of two runs is surely worse than that of the "
+                "first, the baseline."
+            ),
             metavar="worse",
         ),
     ] = None,
@@ -40,7 +42,7 @@ def compare(
         raise ConfigError(f"there is nothing to compare in {len(folders)} run folder; expected two or more")
     # The gate compares two audits: other conditions need one.
     if fail_if not in (None, "worse"):
-        raise ConfigError(f"--fail-if {fail_if!r}: expected worse; other gates belong to `fedattack report`")
+        raise ConfigError(f"--fail-if {fail_if!r}: expected worse; `fedattack report` takes all other gates")
     if fail_if and len(folders) > 2:
         raise ConfigError(f"--fail-if {fail_if}: got {len(folders)} run folders; expected the baseline and the new one")
     for folder in folders:
@@ -75,11 +77,14 @@ def compare(
 def _gate_changes(changes: Sequence["Change"], as_json: bool) -> None:
     # Seeds of one run each say nothing of how runs differ.
     if any(1 in (len(change.before.seeds), len(change.after.seeds)) for change in changes):
-        say("note", "an audit has one seed: this speaks of these two runs alone; more seeds tell how much runs differ")
+        say(
+            "note",
+            "an audit has only one seed, so this is about these two runs alone; more seeds show how much runs differ",
+        )
     worse = [change for change in changes if change.is_worse]
     for change in worse:
         err_console.print(f"[red]threshold crossed:[/red] worse: {escape(change.text)}", soft_wrap=True)
     if worse:
         raise typer.Exit(THRESHOLD_CROSSED)
     if not as_json:
-        out_console.print(f"Nothing is surely worse, of {len(changes)} findings that both audits tested.")
+        out_console.print(f"Nothing is surely worse, in {len(changes)} findings that both audits tested.")

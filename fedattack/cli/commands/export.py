@@ -16,13 +16,16 @@ def export(
     mlflow: Annotated[
         str | None,
         typer.Option(
-            help="Add a run to this MLflow: a folder, which is made, or a tracking URI such as http://HOST:PORT. Its "
-            "experiment is MLFLOW_EXPERIMENT_NAME, or fedattack.",
+            help=(
+                "Add a run to this MLflow: a folder, which is made, or a tracking URI such as http://HOST:PORT. "
+                "The environment variable MLFLOW_EXPERIMENT_NAME names the experiment; by default it is "
+                "fedattack."
+            ),
             metavar="FOLDER|URI",
         ),
     ] = None,
     tensorboard: Annotated[
-        Path | None, typer.Option(help="Write events for TensorBoard into this new folder.", metavar="FOLDER")
+        Path | None, typer.Option(help="Write TensorBoard events into this new folder.", metavar="FOLDER")
     ] = None,
     as_json: AsJson = False,
 ) -> None:

@@ -26,20 +26,18 @@ from fedattack.cli.options import (
 
 
 def gather(
-    record: Annotated[Path, typer.Argument(help="A record, or the run folder that it is in.", metavar="RECORD")],
+    record: Annotated[Path, typer.Argument(help="A record, or the run folder that holds it.", metavar="RECORD")],
     witnesses: Annotated[
         list[Path], typer.Argument(help="Folders that a WitnessMod wrote, of all machines.", metavar="WITNESS…")
     ],
     out: Out,
     model: Annotated[
-        str | None, typer.Option(help="The clients' model, in place of the noted one: module:function.")
+        str | None, typer.Option(help="The clients' model, instead of the noted one: module:function.")
     ] = None,
-    loss: Annotated[str | None, typer.Option(help="The clients' loss, in place of the noted one.")] = None,
+    loss: Annotated[str | None, typer.Option(help="The clients' loss, instead of the noted one.")] = None,
     of_app: Annotated[
         Path | None,
-        typer.Option(
-            "--app", help="Folder of the clients' app; its code is run, and gives the losses.", metavar="PATH"
-        ),
+        typer.Option("--app", help="Folder of the clients' app; its code is run, to compute losses.", metavar="PATH"),
     ] = None,
     options: Options = None,
     memory: Memory = None,

@@ -11,7 +11,7 @@ from fedattack.cli.console import out_console
 
 def keygen(
     file: Annotated[
-        Path, typer.Argument(help="Where the private key goes; the public key gets the same name with .pub.")
+        Path, typer.Argument(help="File for the private key; the public key gets the same name with .pub.")
     ],
 ) -> None:
     """Make a key with which observers sign their records: set FEDATTACK_SIGNING_KEY to its file.

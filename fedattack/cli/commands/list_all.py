@@ -13,7 +13,7 @@ def list_all(
     topic: Annotated[
         str | None,
         typer.Argument(
-            help="What to list; without, the presets.",
+            help="What to list; by default, the presets.",
             metavar="[presets|attacks|data|settings]",
             autocompletion=complete_topic,
         ),

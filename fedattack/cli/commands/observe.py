@@ -19,12 +19,14 @@ def observe(
     view: Annotated[
         str | None,
         typer.Option(
-            help="individual; or aggregate: of each round, the sum alone is kept. By default aggregate under SecAgg+, "
-            "else individual."
+            help=(
+                "individual; or aggregate, which keeps only the sum of each round. By default aggregate under "
+                "SecAgg+, else individual."
+            )
         ),
     ] = None,
     protocol: Annotated[str, typer.Option(help="What clients send: fedavg, fedsgd or fedmd.")] = "fedavg",
-    lr: Annotated[float | None, typer.Option(help="In fedsgd, the server's learning rate.")] = None,
+    lr: Annotated[float | None, typer.Option(help="The server's learning rate, for fedsgd.")] = None,
     every: Every = 1,
     clients: Clients = "1",
     as_json: AsJson = False,

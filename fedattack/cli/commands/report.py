@@ -17,17 +17,21 @@ def report(
     junit: Junit = None,
     trust: Trust = False,
     pdf: Pdf = False,
-    by: Annotated[str | None, typer.Option(help="Who says what --file adds.", metavar="NAME")] = None,
+    by: Annotated[
+        str | None, typer.Option(help=("Name of the person who says what --file adds."), metavar="NAME")
+    ] = None,
     filed: Annotated[
         list[str] | None,
         typer.Option(
             "--file",
-            help="What a person adds to the page: role, scope, residual-risk, risk-owner, next-test or note; "
-            "repeatable. Earlier words stay.",
+            help=(
+                "What a person adds to the page: role, scope, residual-risk, risk-owner, next-test or note; "
+                "repeatable. Earlier entries stay."
+            ),
             metavar="FIELD=TEXT",
         ),
     ] = None,
-    why: Annotated[str, typer.Option(help="Why that is said, or said anew.", metavar="TEXT")] = "",
+    why: Annotated[str, typer.Option(help="Why this is added or changed.", metavar="TEXT")] = "",
     everything: Everything = False,
     as_json: AsJson = False,
     quiet: Quiet = False,
@@ -73,8 +77,8 @@ def read_words(words: Sequence[str], by: str | None) -> list[tuple[str, str]]:
         if field not in FIELDS:
             raise ConfigError(f"--file {word}: {instead(field, FIELDS)}")
         if not 0 < len(text.strip()) <= LONGEST:
-            raise ConfigError(f"--file {field}=…: expected FIELD=TEXT of at most {LONGEST} letters, got {len(text)}")
+            raise ConfigError(f"--file {field}=…: expected FIELD=TEXT of at most {LONGEST} characters, got {len(text)}")
         said.append((field, text.strip()))
     if not (by or "").strip():
-        raise ConfigError("--file says something in somebody's name: expected --by NAME, too")
+        raise ConfigError("--file adds a statement of a person; say whose by --by NAME")
     return said

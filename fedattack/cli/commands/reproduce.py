@@ -28,16 +28,14 @@ def reproduce(
         list[str] | None,
         typer.Option(
             "--only",
-            help="Run these cells of the table alone, such as dataset=digits; repeatable.",
+            help="Run only these cells of the table, such as dataset=digits; repeatable.",
             metavar="KEY=VALUE",
         ),
     ] = None,
     changes: Changes = None,
     data: Annotated[
         list[str] | None,
-        typer.Option(
-            "--data", help="A file that stands for a dataset, .npz or .toml; repeatable.", metavar="NAME=PATH"
-        ),
+        typer.Option("--data", help="A file that replaces a dataset, .npz or .toml; repeatable.", metavar="NAME=PATH"),
     ] = None,
     seeds: SeedCount = None,
     device: Device = "auto",

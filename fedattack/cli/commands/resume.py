@@ -37,7 +37,7 @@ _REPORT = ("findings.json", "run.json", "report.html")
 
 def resume(
     folder: Annotated[
-        Path, typer.Argument(help="The run folder of a preset's simulate or audit that was stopped.", metavar="DIR")
+        Path, typer.Argument(help="The run folder of a preset whose simulate or audit was stopped.", metavar="DIR")
     ],
     options: Options = None,
     memory: Memory = None,

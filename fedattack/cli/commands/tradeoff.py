@@ -29,8 +29,10 @@ def tradeoff(
         list[str] | None,
         typer.Option(
             "--defence",
-            help="A defence, and strengths other than its usual ones, or a setting and its values, such as "
-            "batch-size=16,4; repeatable. All defences if not given.",
+            help=(
+                "A defence with strengths of your choice, or a setting with its values, such as batch-size=16,4; "
+                "repeatable. By default, all defences with their usual strengths."
+            ),
             metavar="NAME[=S1,S2,…]",
         ),
     ] = None,

@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 
 def what_if(
     folder: Annotated[Path, typer.Argument(help="A run folder that was attacked, with its truth.", metavar="RUN")],
-    out: Annotated[Path, typer.Option("--out", "-o", help="Folder of the comparison, to be made.", metavar="DIR")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the comparison; it is created.", metavar="DIR")],
     secagg: Annotated[
-        bool, typer.Option("--secagg", help="As if secure aggregation had been on: the server sees only sums.")
+        bool, typer.Option("--secagg", help="As if secure aggregation had been on: the server only sees sums.")
     ] = False,
     noise: Annotated[
         list[str] | None,
@@ -45,8 +45,10 @@ def what_if(
         list[str] | None,
         typer.Option(
             "--keep",
-            help="As if each update had kept this share of its entries, the largest ones, and had the others set to 0; "
-            "repeatable.",
+            help=(
+                "As if each update had kept this share of its entries, the largest ones, with the others set to "
+                "0; repeatable."
+            ),
             metavar="SHARE",
         ),
     ] = None,
@@ -86,10 +88,10 @@ def what_if(
     check_device(request.device)
     out = request.folder
     if out.exists():
-        raise ConfigError(f"{out} is there already; give this comparison a folder of its own")
+        raise ConfigError(f"{out} exists already; give this comparison a folder of its own")
     # Resolved: a link may lead into the run.
     if out.resolve().is_relative_to(folder.resolve()):
-        raise ConfigError(f"{out} lies in {folder}, which stays as it is; give this comparison a folder of its own")
+        raise ConfigError(f"{out} lies in {folder}, which must not change; give this comparison a folder elsewhere")
     parts, attacks = check_run(folder, cells)
     # Attacks on sums that ask the same are possible after --secagg.
     possible = [*attacks, *(list_siblings(attacks) if secagg else [])]
@@ -157,7 +159,7 @@ def _check_crossed(conditions: "Sequence[Condition]", cells: "Sequence[AlteredCe
     for condition in conditions:
         measured = [cell for cell in cells if cell.measures(condition.name)]
         if not measured:
-            unsaid.append(ConfigError(f"--fail-if {condition.text}: this was measured of no altered copy"))
+            unsaid.append(ConfigError(f"--fail-if {condition.text}: no altered copy measures this"))
         for cell in measured:
             try:
                 holds = condition.is_crossed(cell.findings)

@@ -68,7 +68,7 @@ def test_a_record_by_itself_needs_to_be_told_of_them(call, run, tmp_path):
     assert json.loads(call(*words, "--canaries", file)[1])["canaries"]["count"] == 20
     code, _, err = call("claim", "--claim", folder / "claim.toml", "--canaries", file)
     assert code == 2
-    assert "give DIR, its record, too" in err
+    assert "give also DIR, the run's record" in err
 
 
 def test_examples_without_a_model_are_refused(call, run):

@@ -130,7 +130,7 @@ def test_gates_are_about_the_copies(attacked, call, tmp_path):
     assert ask("sia.asr > 0.9", "--noise", HUGE)[0] == 0, "the run as it was is above it"
     code, _, err = ask("sia.asr > 0.9", "--secagg")
     assert code == 2
-    assert "this was measured of no altered copy" in err
+    assert "no altered copy measures this" in err
 
 
 def test_attackers_who_can_know_the_defence_are_told(call, tmp_path):
@@ -212,8 +212,8 @@ def test_runs_that_cannot_be_asked_are_refused(attacked, call, tmp_path):
     refused(call, write_property_run(tmp_path / "property", rounds=2), out, "holds sums alone", "--noise", "1")
     taken = tmp_path / "taken"
     taken.mkdir()
-    refused(call, attacked, taken, "is there already", "--secagg")
-    refused(call, attacked, attacked / "what-if", "which stays as it is", "--secagg")
+    refused(call, attacked, taken, "exists already", "--secagg")
+    refused(call, attacked, attacked / "what-if", "which must not change", "--secagg")
 
 
 def test_copies_that_do_not_fit_on_the_disk_are_refused_before_anything_is_written(
