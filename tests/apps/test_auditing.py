@@ -135,7 +135,7 @@ VALUES = {"values": np.zeros((200, 4))}
         # The first model of trees is empty.
         ({"0": np.zeros(0)}, {"arrays": BYTES}, "clients send bytes, such as XGBoost's trees"),
         (None, {"metrics": {"trees": b"..."}}, "clients send metrics and settings without arrays, and no attack reads"),
-        (VALUES, {}, r"clients send empty replies to .* whether these arrays give"),
+        (VALUES, {}, r"clients send empty replies to .* whether these arrays reveal"),
     ],
 )
 def test_what_no_attack_reads_is_told(tmp_path, sent, reply, message):

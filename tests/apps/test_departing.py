@@ -139,7 +139,7 @@ def test_of_differences_the_strategy_gets_none():
 
 def test_replies_that_are_no_model_end_the_run():
     grid = DepartingGrid(Clients(lambda arrays: [*arrays, *arrays]), IMPRINT)
-    with pytest.raises(RunError, match="clients reply with 8 arrays to 4"):
+    with pytest.raises(RunError, match="clients reply with 8 arrays to a model of 4"):
         exchanged(grid, model(), (1,), "1")
 
 

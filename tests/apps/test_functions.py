@@ -124,7 +124,7 @@ def test_examples_stand_in_the_place_of_what_hooks_saw(tmp_path, here):
     assert not any(len(witness.trained) for witness in before)
     functions = functions_of("numpy_twin.task", "examples")
     found = ask_examples(Asker(app, functions=functions), part, before, notes)
-    assert [note for note in notes if "--examples numpy_twin.task:own_examples says" in note]
+    assert [note for note in notes if "--examples numpy_twin.task:own_examples, called with" in note]
     task = load(TWINS[0], "task")
     clients = [witness for witness in found if witness.asked]
     assert len(clients) == CLIENTS
@@ -223,7 +223,7 @@ def test_that_a_function_draws_at_random_is_told():
     )
     still = player()
     still.losses()
-    assert [*still.list_assumptions()] == ["losses are those that --losses m:l gives"]
+    assert [*still.list_assumptions()] == ["losses are those that --losses m:l returns"]
 
 
 def test_a_copy_of_the_process_that_a_function_leaves_behind_answers_nothing(tmp_path):
@@ -280,9 +280,9 @@ def test_examples_without_labels_have_one_for_all(tmp_path, monkeypatch):
         (lambda one, all_: ([[1], [2, 3]], [0, 1]), "give arrays of numbers"),
         (lambda one, all_: (X, Y, X, Y[:2]), "held out: expected one finite number as the label"),
         (
-            lambda one, all_: (np.random.normal(size=(5, 3)), Y),
+            lambda one, all_: (np.random.normal(size=(5, 3)), Y),  # noqa: NPY002
             "returns other examples of partition 0 when it is called",
-        ),  # noqa: NPY002
+        ),
     ],
 )
 def test_examples_that_are_none_end_in_one_line(own, message, tmp_path, monkeypatch):
@@ -348,7 +348,7 @@ def test_where_the_function_fails_what_hooks_saw_stays(tmp_path, here):
         found = ask_examples(Asker(app, functions=OwnFunctions(spec)), part, witnesses_of(part), notes)
         assert all(len(each.trained) for each in found if each.asked)
         (note,) = notes
-        assert note.startswith("clients' examples are those that the witness saw: ")
+        assert note.startswith("the clients' examples are those that the witness saw: ")
         assert why in note
 
 

@@ -263,7 +263,9 @@ def test_a_witness_of_a_client_that_the_record_never_saw_is_left_out_and_told(wo
     change(world.sites[2], node="12345")
     truth = gathered(world)
     assert truth.clients == ("0", "1", f"node {FIRST_NODE + 2}")
-    assert any("1 witnesses are of clients that the record never saw, and left out: 2" in note for note in truth.notes)
+    assert any(
+        "1 witnesses are of clients that the record never saw, and are left out: 2" in note for note in truth.notes
+    )
     assert not {*map(str, range(3, 10))} & {*truth.owners.tolist()}
 
 
@@ -381,7 +383,7 @@ def test_a_client_whose_examples_have_another_form_takes_nobodys_place(world, x,
 
 
 SPOILS = {
-    "has witnesses of run-8, and .*record is of run 7": lambda world: [
+    "has witnesses of run-8, but .*record is of run 7": lambda world: [
         (site / "run-7").rename(site / "run-8") for site in world.sites
     ],
     r"belong to several runs \(7, 8\)": lambda world: change(world.sites[1], run="8"),

@@ -150,7 +150,7 @@ def test_what_changes_each_time_says_nothing_of_what_nobody_trains_on():
     augmented = replace(TRAINING, augmented=True)
     holding = hold([witness("0", rows((0, 10)), rows((10, 20)), training=augmented), server(rows((50, 60)))])
     assert not holding.origins
-    assert any("changed each time" in note for note in holding.notes)
+    assert any("clients change their training examples each time" in note for note in holding.notes)
 
 
 def test_of_an_example_that_came_as_several_inputs_one_is_asked_about():
@@ -168,7 +168,7 @@ def test_that_examples_may_change_each_time_is_told(augmented):
     training = replace(TRAINING, augmented=augmented)
     holding = hold([witness("0", rows((0, 10)), rows((10, 20)), training=training)])
     assert len(holding.origins) == 10
-    assert any("as they are" in note for note in holding.notes) == (augmented is None)
+    assert any("train on its examples unchanged" in note for note in holding.notes) == (augmented is None)
 
 
 def test_what_the_server_trained_on_is_nobodys_no_more():
@@ -241,7 +241,9 @@ def test_why_nobody_evaluated_on_what_nobody_trained_on_is_said_as_it_is():
     ):
         assert of_evaluation(*seen_so).why_none == none + why
     changed = [witness("0", rows((0, 10)), rows((20, 40)), training=replace(TRAINING, augmented=True))]
-    assert hold(changed).why_none.endswith("clients change their examples each time")
+    assert hold(changed).why_none.endswith(
+        "clients change their examples each time, so nobody knows whether they trained on them"
+    )
     others = hold([witness("0", rows((0, 10)), rows((20, 40))), witness("1", rows((20, 40)))])
     assert others.why_none == f"{none}somebody trained on them, or may have"
 
@@ -257,7 +259,7 @@ def test_clients_whose_examples_are_of_another_form_are_named():
         f"client 3 trains on examples of float32 of shape (3,), and most clients on float32 of shape ({FEATURES},)"
         in told
     )
-    assert "client 4 has labels of another kind than most" in told
+    assert "client 4 has labels of another type than most" in told
     # These are the true reasons, and no other is given.
     assert not any("certain" in note for note in holding.notes)
 
@@ -288,7 +290,7 @@ def test_examples_with_a_missing_value_are_counted_and_may_be_asked_about_and_no
     clients = [witness(str(each), (HOLES[60 * each :][:60], Y[60 * each :][:60])) for each in range(3)]
     holding = hold([*clients, server((HOLES[200:], Y[200:]))])
     assert (
-        "90 of 180 training examples that were seen hold a value that is not finite, such as a missing cell (by "
+        "90 of the 180 training examples that were seen hold a value that is not finite, such as a missing cell (by "
         in (" ".join(holding.notes))
     )
     assert "0: 30, 1: 30, 2: 30" in " ".join(holding.notes)

@@ -110,7 +110,7 @@ def test_a_linear_layer_is_recognised_by_its_arrays(part):
     posed = pose(part, [witness(name, World.trains[name], model=unknown, training=None) for name in "012"])
     model = posed.knowledge.model
     assert (model.spec, model.loss, model.classes) == ("torch.nn:Linear", "cross-entropy", CLASSES)
-    assert any("taken for (no PyTorch model was seen)" in note for note in posed.notes)
+    assert any("assumed to be one (no PyTorch model was seen)" in note for note in posed.notes)
     assert posed.knowledge.training is None
     assert judged(part)["sia.asr"].n > 0
 
@@ -127,7 +127,7 @@ def test_clients_that_differ_are_told(part):
         part, [witness(name, World.trains[name], training=other if name == "2" else TRAINING) for name in "012"]
     )
     assert posed.knowledge.training.lr == 0.1
-    assert "clients were seen with 2 different ways to train; that of most is taken" in posed.notes
+    assert "clients were seen with 2 different ways to train; the one that most have is used" in posed.notes
 
 
 def test_clients_that_trained_decide_about_model_and_loss(part):
@@ -153,7 +153,7 @@ def test_parts_that_all_clients_train_and_keep_end_in_one_line(part):
 def test_mods_that_the_messages_of_clients_pass_are_told(part):
     mods = ("LocalDpMod(clipping_norm=1.0)", "message_size_mod")
     posed = pose(part, [witness(name, World.trains[name], mods=mods) for name in "012"])
-    assert f"messages of clients pass the mods {', '.join(mods)}" in posed.notes
+    assert f"messages of clients pass through the mods {', '.join(mods)}" in posed.notes
 
 
 @pytest.mark.parametrize(
@@ -247,9 +247,9 @@ def test_examples_that_all_clients_train_on_are_called_public(part):
     for name, (x, y) in zip("012", own, strict=True):
         clients.append(witness(name, (np.concatenate([public[0], x]), np.concatenate([public[1], y])), rows((50, 60))))
     assert any(
-        note.startswith("7 of 37 training examples are held by all 3 clients") for note in pose(part, clients).notes
+        note.startswith("all 3 clients hold 7 of the 37 training examples") for note in pose(part, clients).notes
     )
-    assert not any("held by all" in note for note in pose(part, World.witnesses(10**6)).notes)
+    assert not any("clients hold" in note for note in pose(part, World.witnesses(10**6)).notes)
 
 
 def test_what_no_attack_asks_about_is_said_and_no_other_model_is_asked_for(part):
@@ -308,7 +308,7 @@ def test_examples_that_lack_a_value_are_asked_about_where_the_model_fills_it_in(
 
 def test_examples_of_which_the_model_gives_no_finite_loss_are_left_out_and_told(part):
     posed = pose(part, patients(MODEL), most=200)
-    said = "are asked nothing about: the clients' model gives no finite loss of them"
+    said = "that hold a value that is not finite: the clients' model gives no finite loss of them"
     assert any(said in note for note in posed.notes)
     assert np.isfinite(posed.knowledge.targets.x).all()
     assert len(posed.knowledge.targets)
@@ -361,7 +361,7 @@ def test_the_truth_of_one_attack_that_cannot_be_found_out_takes_no_other(part, m
 
     monkeypatch.setattr(THREATS["exact"], "find_truth", fail)
     posed = pose(part, World.witnesses(10**6))
-    assert posed.reasons["exact"].startswith("what is true of it cannot be found out: IndexError: of a strange table")
+    assert posed.reasons["exact"].startswith("the truth about it cannot be found out: IndexError: of a strange table")
     done = attack_all([part], [posed])
     assert "sia" in done.scored
     assert "exact" in done.failed

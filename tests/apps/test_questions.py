@@ -138,7 +138,7 @@ def test_a_shuffled_column_is_no_leak(tmp_path):
     ("column", "message"),
     [
         (OneHotColumn("column 9", 8, 9), "there is no column 9; the model takes the columns 1 … 6"),
-        (OneHotColumn("column 1", 0, 1), r"column 1 has \d+ different values, and at most 20"),
+        (OneHotColumn("column 1", 0, 1), r"column 1 has \d+ different values, and fedattack can ask for at most 20"),
         (OneHotColumn("column 4", 3, 4), "column 4 is the same in all examples"),
     ],
 )
@@ -233,7 +233,7 @@ def test_a_class_that_tells_nobody_apart_has_a_reason(tmp_path):
     rng = np.random.default_rng(3)
     data = classed(HAVE, PEOPLE, rng, 40)
     posed = posed_of(tmp_path, data, classed(HAVE, PEOPLE, rng), Questions(label=0))
-    assert posed.reasons["property"] == "--property 0: all clients hold examples of it; some hold and others do not: 3"
+    assert posed.reasons["property"] == "--property 0: all clients hold examples of it; these divide the clients: 3"
     posed = posed_of(tmp_path / "b", data, classed(HAVE, PEOPLE, rng), Questions(label=9))
     assert posed.reasons["property"] == "--property 9: there is no such class, classes are 0 … 3"
     posed = posed_of(tmp_path / "c", data, {}, CLASS)

@@ -66,7 +66,7 @@ def test_of_a_doubled_list_the_model_is_taken_and_the_rest_is_named():
     doubled = (*WEIGHTS, *sent("not understood", first=2))
     reading = read_sends(witnesses(doubled, doubled, doubled))
     assert (reading.known, reading.unread) == (Sends(("0", "1")), "")
-    assert "beside their model clients send 2 (not understood), 3 (not understood)" in reading.notes[0]
+    assert "besides their model clients send 2 (not understood), 3 (not understood)" in reading.notes[0]
 
 
 def test_of_weights_that_were_changed_no_cause_is_named_that_nobody_saw():
@@ -76,7 +76,7 @@ def test_of_weights_that_were_changed_no_cause_is_named_that_nobody_saw():
     assert note.endswith("and the witness did not see which")
     noised = [replace(one, mods=("LocalDpMod(epsilon=1.0)",)) for one in witnesses(changed, changed, changed)]
     (note,) = read_sends(noised).notes
-    assert note.endswith("not equal to them: mods that their messages pass change them")
+    assert note.endswith("but not equal: the mods that their messages pass through change them")
 
 
 def test_who_sends_outputs_of_a_model_sends_predictions():

@@ -162,7 +162,7 @@ def test_another_run_is_refused(app, tmp_path, runtime, words, message):
     out = tmp_path / "out"
     run(app, out, [0])
     before = content_of(out)
-    with pytest.raises(ConfigError, match=f"holds a run of {message}.*give this run a folder of its own"):
+    with pytest.raises(ConfigError, match=f"holds a run of {message}.*give this run another folder"):
         run(app, out, **{"seeds": [0], **words})
     assert content_of(out) == before
 
@@ -182,7 +182,7 @@ def test_another_app_and_one_that_was_changed_are_refused(app, tmp_path, runtime
     run(app, out, [0])
     other = tmp_path / "other"
     app.folder.rename(other)
-    with pytest.raises(ConfigError, match=r"a run of another app .* expected app, got other"):
+    with pytest.raises(ConfigError, match=r"a run of another app, .* expected app, got other"):
         run(App(other), out, [0])
     other.rename(app.folder)
     (app.folder / "notes.md").write_text("It runs.")
@@ -202,7 +202,7 @@ def test_code_that_a_folder_names_is_that_of_a_run_on_this_machine(app, tmp_path
     with pytest.raises(TrustError, match="asks for the model os:system, which would be imported"):
         pose_all([part])
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "elsewhere"))
-    with pytest.raises(TrustError, match=r"names torch.nn:Linear, which would be imported, .* `fedattack gather "):
+    with pytest.raises(TrustError, match=r"names torch.nn:Linear, which would be imported; .* `fedattack gather "):
         run(app, out, [0])
     assert runtime.seeds == [0]
 

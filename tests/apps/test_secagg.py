@@ -93,7 +93,7 @@ def test_membership_in_sums_is_judged_by_those_who_are_in_them(away, tmp_path):
 def test_single_replies_of_an_app_under_secagg_are_refused_before_it_runs(tmp_path):
     where = SECAGG.copy(tmp_path)
     command = ["flwr", "run", str(where), "--stream"]
-    with pytest.raises(ConfigError, match=r"server_app.py makes a SecAggPlusWorkflow, .* leave --view out"):
+    with pytest.raises(ConfigError, match=r"server_app.py makes a SecAggPlusWorkflow, .* leave out --view"):
         observe_command(command, tmp_path / "record", {"view": "individual"})
     assert not (tmp_path / "record").exists()
 

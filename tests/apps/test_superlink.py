@@ -76,9 +76,7 @@ def test_clients_that_wrote_nothing_here_are_told(tmp_path, told):
     witnesses = World.witnesses(10**6)
     write_witness(folder, witnesses[0])
     check_witnessed(record, folder, watch)
-    assert [line.partition(";")[0] for line in lines] == [
-        "warning: 2 of 3 clients run elsewhere, and are not witnessed"
-    ]
+    assert [line.partition(";")[0] for line in lines] == ["warning: 2 of 3 clients run elsewhere and are not witnessed"]
     lines.clear()
     for witness in witnesses:
         write_witness(folder, witness)

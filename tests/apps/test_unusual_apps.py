@@ -262,7 +262,7 @@ def test_counts_by_day_where_nothing_is_trained(tmp_path):
 
     run, why = unanswered(Part(tmp_path, ""), client, main)
     assert why.startswith(
-        "the run: nothing is trained, since the server sent no training message; what stood in plaintext in query"
+        "the run: nothing is trained, since the server sent no training message; the plaintext of query"
     )
     assert run["title"].startswith(f"What does the server learn? {CLIENTS} clients")
     assert run["audited"]["training"] == "none: the server sent no training message"

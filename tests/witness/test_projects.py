@@ -129,7 +129,7 @@ def test_a_project_with_opacus(tmp_path):
             "steps": 4 * steps,
             "learning_rate": 0.5,
             "batch_size": 10,
-            "remarks": "the client seeds its noise with a number below 2^32: whoever tries all of these numbers finds the noise",
+            "remarks": "the client seeds its noise with a number below 2^32: whoever tries them all finds the noise",
         }
 
 

@@ -1062,7 +1062,7 @@ def test_private_training_by_opacus(tmp_path):
         "steps": 40,
         "learning_rate": 0.1,
         "batch_size": 8,
-        "remarks": "the client seeds its noise with a number below 2^32: whoever tries all of these numbers finds the noise",
+        "remarks": "the client seeds its noise with a number below 2^32: whoever tries them all finds the noise",
     }
 
 
