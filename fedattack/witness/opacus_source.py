@@ -230,8 +230,7 @@ class OpacusTraining:
         if not self._optimizer.secure_mode and 0 <= seed < _SMALL_SEED:
             add_remark(
                 keys,
-                "the client seeds its noise with a number below 2^32: whoever tries all of these numbers "
-                "finds the noise",
+                "the client seeds its noise with a number below 2^32: whoever tries them all finds the noise",
             )
         engine, _ = _engines.get(self._optimizer, (None, None))
         if engine is not None and engine.accountant.mechanism() == "gdp":

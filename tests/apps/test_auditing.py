@@ -153,7 +153,7 @@ def test_what_clients_answer_besides_training_messages_is_told(tmp_path):
     silent = [Reply(node, "missing", reason="no reply before the round was closed") for node in "ab"]
     passed = (
         r"; 2 query replies with arrays out.values \(200, 4\) are not in this record; nobody asked whether these "
-        "arrays give a party's columns or labels back"
+        "arrays reveal a party's columns or labels"
     )
     nothing = f"the run: nothing is trained, since the server sent no training message{passed}"
     for exchanges, message in (
