@@ -245,7 +245,7 @@ def test_why_nobody_evaluated_on_what_nobody_trained_on_is_said_as_it_is():
         "clients change their examples each time, so nobody knows whether they trained on them"
     )
     others = hold([witness("0", rows((0, 10)), rows((20, 40))), witness("1", rows((20, 40)))])
-    assert others.why_none == f"{none}somebody trained on them, or may have"
+    assert others.why_none == f"{none}somebody trained on them, or may have done so"
 
 
 def test_clients_whose_examples_are_of_another_form_are_named():

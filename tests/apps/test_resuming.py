@@ -154,8 +154,8 @@ def test_a_run_in_which_nobody_answered_is_run_anew(app, tmp_path, runtime):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ({"seeds": [0, 1]}, r"another seeds .* expected \[0\], got \[0, 1\]"),
-        ({"command": f"{COMMAND} --quiet"}, r"another command .* expected \['fedattack audit app --out out'\]"),
+        ({"seeds": [0, 1]}, r"another seeds, .* expected \[0\], got \[0, 1\]"),
+        ({"command": f"{COMMAND} --quiet"}, r"another command, .* expected \['fedattack audit app --out out'\]"),
     ],
 )
 def test_another_run_is_refused(app, tmp_path, runtime, words, message):
@@ -188,7 +188,7 @@ def test_another_app_and_one_that_was_changed_are_refused(app, tmp_path, runtime
     (app.folder / "notes.md").write_text("It runs.")
     run(app, out, [0])
     (app.folder / "client.py").write_text("lr = 0.2\n")
-    with pytest.raises(ConfigError, match=r"a run of another code of the app .* it was changed since"):
+    with pytest.raises(ConfigError, match=r"a run of another code of the app, .* it has changed since"):
         run(app, out, [0])
 
 

@@ -175,7 +175,7 @@ def test_centres_with_the_sizes_of_their_clusters(tmp_path):
     judge_folder(part.folder, device="cpu", watch=Watch())
     run = read_run(part.folder)
     assert why.startswith(
-        "KMeans was fitted, which has no weights that follow a loss, and replies hold its cluster_cen"
+        "KMeans, which has no weights that follow a loss, was fitted, and replies hold its cluster_cen"
     )
     assert "PyTorch" not in why
     holds = {row["name"]: row["holds"] for row in run["reached"]["rows"]}

@@ -209,7 +209,9 @@ def test_several_kinds_of_training_in_one_round_are_refused_by_name(tmp_path):
     ObservedServerApp(served(kinds), tmp_path / "record")(LocalGrid(echo, NODES), context())
     record = Record(tmp_path / "record")
     assert (record.status, len(record)) == ("cut short", 0)
-    assert "round 1: a node was sent train.warmup and train; a record holds one exchange" in record.manifest["error"]
+    assert (
+        "round 1: a node was sent both train.warmup and train; a record holds one exchange" in record.manifest["error"]
+    )
 
 
 def test_kinds_of_training_in_rounds_of_their_own_are_recorded(tmp_path):

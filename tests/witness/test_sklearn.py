@@ -59,7 +59,7 @@ def test_what_has_no_weights_is_noted_with_its_statistics_that_are_sent(tmp_path
     witness = notes_of(cluster, tmp_path / "clusters")
     assert witness.notes == (
         "KMeans takes no labels: 0 stands for the label of each example",
-        "KMeans was fitted, which has no weights that follow a loss, and replies hold its cluster_centers_ as middles: "
+        "KMeans, which has no weights that follow a loss, was fitted, and replies hold its cluster_centers_ as middles: "
         "only the app can give losses",
     )
 
@@ -69,7 +69,7 @@ def test_what_has_no_weights_is_noted_with_its_statistics_that_are_sent(tmp_path
 
     witness = notes_of(bayes, tmp_path / "bayes")
     assert witness.notes == (
-        "GaussianNB was fitted, which has no weights that follow a loss, and replies hold its class_count_ as n, its "
+        "GaussianNB, which has no weights that follow a loss, was fitted, and replies hold its class_count_ as n, its "
         "theta_ as mean: only the app can give losses",
     )
     assert witness.model.why == "GaussianNB has no weights that follow a loss: only the app can give losses"
@@ -94,7 +94,7 @@ def test_what_is_fitted_beside_a_model_is_noted_where_it_is_sent(tmp_path):
     assert notes_of(scaled, tmp_path / "model").notes == ()
     note = notes_of(lambda: scaled(mean_=True), tmp_path / "both").notes[-1]
     assert note.startswith(
-        "StandardScaler was fitted, which has no weights that follow a loss, and replies hold its me"
+        "StandardScaler, which has no weights that follow a loss, was fitted, and replies hold its me"
     )
 
 

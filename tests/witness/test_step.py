@@ -121,7 +121,9 @@ def test_a_list_that_is_as_long_as_a_batch_by_accident_is_no_part_of_an_example(
 
     witness = witness_of(client, tmp_path)
     assert witness.trained.total == total
-    assert any("classes, the same in each batch and as long as one" in note for note in witness.notes) == (total == 0)
+    assert any("classes, the same in each batch and as long as a batch" in note for note in witness.notes) == (
+        total == 0
+    )
 
 
 @pytest.mark.parametrize(

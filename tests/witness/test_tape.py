@@ -842,5 +842,5 @@ def test_examples_are_given_by_place_and_labels_where_one_number_is_missing():
     regression = read_tape(lambda: F.mse_loss(two_layers(out=1)(X), column).backward())
     np.testing.assert_array_equal(leaves_for(regression, X.numpy(), Y.numpy())["met0"], column)
     two = read_tape(two_heads().run)
-    with pytest.raises(DataError, match=r"takes met0, met1, and the examples hold 0 alone"):
+    with pytest.raises(DataError, match=r"takes met0, met1, but the examples only hold 0"):
         leaves_for(two, X.numpy(), Y.numpy())

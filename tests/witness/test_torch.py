@@ -768,7 +768,7 @@ def test_of_two_models_the_one_that_is_shared_counts(tmp_path):
     assert shared.trained.counts == {1: 40}
     other = witness_of(client, tmp_path, sent=[maker], node="3")
     assert other.trained.total == other.evaluated.total == 0
-    assert any("did not share" in note for note in other.notes)
+    assert any("does not exchange" in note for note in other.notes)
 
 
 def test_of_two_models_that_have_nothing_to_do_with_each_other_none_is_taken(tmp_path):
