@@ -32,7 +32,7 @@ ROOT = Path(__file__).parents[1]
 MOST_LINES = 130
 FIRST_RUN = "runs/first"
 PLATFORM = CASES["platform"]
-A_MESSAGE = "fedattack stopped recording, "
+A_MESSAGE = "fedattack stopped recording; "
 ELSEWHERE = (
     "https://flower.ai",
     "https://opacus.ai",

@@ -186,7 +186,7 @@ def show_findings(
         if output.as_json:
             print(json.dumps([finding.to_dict() for finding in findings], indent=2, allow_nan=False))
         else:
-            out_console.print(render_summary(findings, run, everything=output.everything))
+            out_console.print(render_summary(findings, run, everything=output.everything, folder=in_command(folder)))
             show_page("Report", page)
         if output.pdf:
             # After the answer is shown: a missing browser must not hide it.

@@ -25,14 +25,15 @@ from fedattack.report.words import (
 )
 
 # A command, or an option with what it takes, as reasons name it that say what it would take to ask.
-_ASKING = re.compile(r"`fedattack [^`]+`|--[a-z-]+ [A-Z]+")
+_ASKING = re.compile(r"`fedattack [^`]+`|--[a-z-]+ (?:[A-Z]+|(?:[a-z_]+\.)*module:function)")
+_FOLDER = re.compile(r"\bDIR\b")
 
 # Wider than any table of findings.
 _WIDE = 1000
 
 _BY_ITS_TEST = (
-    "‡ the interval reaches guessing, the test does not: it asks whether so much is found where these very examples "
-    "are exchanged, and the interval what other examples may give"
+    "‡ a leak by its test: on these examples chance hardly ever finds as much; the interval says what other examples "
+    "may give, and includes guessing"
 )
 
 _STYLES = {LEAK: "bold red", NO_EVIDENCE: "cyan", TOO_FEW: "yellow", CANNOT_TELL: "yellow", NOT_APPLICABLE: "dim"}
@@ -87,7 +88,9 @@ def _cells(finding: Finding) -> list[Text]:
     ]
 
 
-def render_summary(findings: Sequence[Finding], run: Mapping[str, Any], *, everything: bool = False) -> Group:
+def render_summary(
+    findings: Sequence[Finding], run: Mapping[str, Any], *, everything: bool = False, folder: str = "DIR"
+) -> Group:
     """Write what was found for :meth:`rich.console.Console.print`, so that an audit of an app fits one screen.
 
     Questions and answers come first, then a table of headlines and leaks, what to do next, and what was not asked.
@@ -101,6 +104,8 @@ def render_summary(findings: Sequence[Finding], run: Mapping[str, Any], *, every
     everything
         Whether the table has all findings, and their labels, the grounds of verdicts and what the attacker is assumed
         to know follow.
+    folder
+        The run folder, as commands name it that are proposed.
     """
     answers = answers_of(findings, run, {})
     glances = overview_of(answers, run)
@@ -116,8 +121,8 @@ def render_summary(findings: Sequence[Finding], run: Mapping[str, Any], *, every
         blocks.append(_write_list("The attacker is assumed to know", run["threat_model"]["knows"]))
         blocks.append(_write_list("Notes", run["notes"]))
     blocks.append(_write_sent(run, everything=everything))
-    blocks.append(_write_next([answers[glance.card - 1] for glance in glances if glance.step]))
-    blocks.append(_write_untried(run, everything=everything))
+    blocks.append(_write_next([answers[glance.card - 1] for glance in glances if glance.step], folder))
+    blocks.append(_write_untried(run, folder, everything=everything))
     parts: list[Text | _Fitting] = []
     for block in filter(None, blocks):
         parts += [*block, Text()]
@@ -181,18 +186,23 @@ def _write_sent(run: Mapping[str, Any], *, everything: bool) -> list[Text]:
     return lines
 
 
-def _write_next(answers: Sequence[Answer]) -> list[Text]:
+def _write_next(answers: Sequence[Answer], folder: str) -> list[Text]:
     """Write the first thing to do about each answer, once."""
     lines = []
     for step in dict.fromkeys(answer.next[0] for answer in answers):
         line = f"{step.what}."
         if step.command:
-            line += f" Try: {step.command}"
+            line += f" Try: {_fill_in(step.command, folder)}"
         lines.append(line)
     return _write_list("What to do next", lines)
 
 
-def _write_untried(run: Mapping[str, Any], *, everything: bool) -> list[Text]:
+def _fill_in(command: str, folder: str) -> str:
+    """Name the run folder in a command that calls it ``DIR``."""
+    return _FOLDER.sub(lambda _: folder, command)
+
+
+def _write_untried(run: Mapping[str, Any], folder: str, *, everything: bool) -> list[Text]:
     """Write which questions were not asked: by the command or option that asks them, or by the reason that they share.
 
     Failed ones are told of elsewhere. A reason of one question alone is left to the page, if not `everything` is asked
@@ -205,7 +215,8 @@ def _write_untried(run: Mapping[str, Any], *, everything: bool) -> list[Text]:
             continue
         asking = _ASKING.search(entry["why"])
         if asking is not None and not everything:
-            by_command.setdefault(f"{asking[0].strip('`')} asks", []).append(entry["question"])
+            command = _fill_in(asking[0].strip("`"), folder)
+            by_command.setdefault(f"{command} asks", []).append(entry["question"])
         else:
             by_reason.setdefault(end_sentence(entry["why"])[:-1], []).append(entry["question"])
     if not everything:

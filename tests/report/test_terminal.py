@@ -8,9 +8,9 @@ from fedattack.report import render_summary
 from tests.report import example
 
 
-def printed(findings, run, width=120, *, everything=True):
+def printed(findings, run, width=120, *, everything=True, **words):
     console = Console(file=io.StringIO(), width=width, color_system=None)
-    console.print(render_summary(findings, run, everything=everything))
+    console.print(render_summary(findings, run, everything=everything, **words))
     return console.file.getvalue()
 
 
@@ -59,7 +59,7 @@ def test_a_leak_whose_interval_reaches_guessing_is_explained():
     finding = replace(example.findings()[0], seeds=[0], low=0.09)
     text = printed([finding], example.run())
     assert "leak ‡" in text
-    assert "‡ the interval reaches guessing" in text
+    assert "‡ a leak by its test" in text
     for other in (replace(finding, low=0.11), replace(finding, verdict="no evidence"), replace(finding, seeds=[0, 1])):
         assert "‡" not in printed([other], example.run())
 
@@ -105,6 +105,19 @@ def test_an_audit_fits_one_screen_with_questions_first_and_what_was_not_asked_la
     assert f"I{GRADIENTS[1:]}: Which? How many?" in untried
     assert "Each for its own reason, which the page says: What?" in untried
     assert "Why?" not in untried
+
+
+def test_an_option_that_names_a_function_is_told_of_one_question_alone():
+    why = "the clients' model is not known (none was seen): name it by --model package.module:function"
+    run = {**example.run(), "untried": [{"question": "Who?", "why": why}]}
+    assert "- --model package.module:function asks: Who?" in printed(example.findings(), run, everything=False)
+
+
+def test_commands_name_the_run_folder():
+    run = {**example.run(), "untried": UNTRIED}
+    text = printed(example.findings(), run, everything=False, folder="'runs/my run'")
+    assert "fedattack attack labels 'runs/my run' asks: Where?" in text
+    assert "DIR" not in text
 
 
 def test_without_all_the_table_has_headlines_and_leaks_alone():

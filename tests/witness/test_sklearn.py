@@ -59,8 +59,8 @@ def test_what_has_no_weights_is_noted_with_its_statistics_that_are_sent(tmp_path
     witness = notes_of(cluster, tmp_path / "clusters")
     assert witness.notes == (
         "KMeans takes no labels: 0 stands for the label of each example",
-        "KMeans, which has no weights that follow a loss, was fitted, and replies hold its cluster_centers_ as middles: "
-        "only the app can give losses",
+        "KMeans, which has no weights that follow a loss, was fitted, and replies hold its cluster_centers_ as "
+        "middles: only the app can give losses",
     )
 
     def bayes():
