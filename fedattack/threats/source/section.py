@@ -87,13 +87,13 @@ def _explain(findings: Sequence[Finding]) -> Explained:
             hardest = finding, name
     if hardest is None:
         words.append(
-            "It is not known whether labels and sites explain it: no examples can tell them apart from single examples."
+            "It is not known whether labels and sites explain it: there are no held-out examples to compare with."
         )
         return Explained(rows, words)
     finding, name = hardest
     if finding.n < headline.n:
         asked = f"{finding.n:,} of {headline.n:,}"
-        words.append(f"Whether {name} explain it is decided on the {asked} targets that have counterparts.")
+        words.append(f"Whether {name} explain it is tested on the {asked} targets that have counterparts.")
     left = _find_left(finding)
     is_explained = headline.verdict == LEAK and finding.verdict == NO_EVIDENCE and _is_small(left, finding, explained)
     if is_explained:
@@ -144,8 +144,11 @@ def _points(difference: float) -> str:
 
 def _say_parts(explained: Mapping[str, Any]) -> str:
     parts = [f"{part['part']} {100 * part['value']:.1f}" for part in explained["parts"]]
-    compared = f"On the {explained['n']:,} targets that have all counterparts it is {shown(explained['value'])}"
-    return f"{compared}. In points: {', '.join(parts)}."
+    compared = (
+        f"On the {explained['n']:,} targets that have counterparts, which are similar examples that nobody trained on, "
+        f"it is {shown(explained['value'])}"
+    )
+    return f"{compared}. Its parts in points: {', '.join(parts)}."
 
 
 def _say_beyond(headline: Finding, hardest: Finding, name: str, left: tuple[float, float]) -> str:
@@ -162,10 +165,10 @@ def _say_beyond(headline: Finding, hardest: Finding, name: str, left: tuple[floa
     if hardest.verdict == TOO_FEW:
         return f"It cannot be told whether it is more than {name}: there are too few targets."
     if hardest.verdict == NO_EVIDENCE:
-        how_much = "how much is left is not known"
+        how_much = "how much is not known"
         if math.isfinite(left[0]) and math.isfinite(left[1]):
-            how_much = f"{_points(left[0])} to {_points(left[1])} points are left"
-        return f"It is not shown to be more than {name} give, and not shown to be no more: {how_much}."
+            how_much = f"the interval is {_points(left[0])} to {_points(left[1])} points"
+        return f"It is not decided whether single examples add to what {name} give: {how_much}."
     return ""
 
 
