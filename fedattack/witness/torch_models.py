@@ -197,8 +197,7 @@ def describe(model: SeenModel) -> WitnessedModel:
     """Return what a witness says of a model of PyTorch."""
     if model.stepwise:
         why = (
-            f"no loss of PyTorch that takes one label for each example was seen of {model.name}: only the app "
-            "itself can compute its loss"
+            f"no loss of PyTorch with one label for each example was seen of {model.name}: only the app itself knows it"
         )
         return WitnessedModel(None, {}, model.input_shape, 0, None, why)
     module = model.model

@@ -200,7 +200,9 @@ def test_without_examples_nothing_is_asked_and_why_they_are_not_known_is_said(ru
     part = Part(tmp_path / "out", "")
     part.folder.mkdir()
     run(part)
-    with pytest.raises(NeedsError, match=r"nothing is trained, .*; clients' examples are those that hooks saw: --exa"):
+    with pytest.raises(
+        NeedsError, match=r"nothing is trained, .*; the clients' examples are those that the witness saw: --exa"
+    ):
         pose_all([part], app=app, functions=OwnFunctions("stated:fails"))
     with pytest.raises(NeedsError, match="nothing is trained, since the server sent no training message; what stood"):
         pose_all([part], app=app)

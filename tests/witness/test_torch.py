@@ -127,7 +127,7 @@ def test_a_regression_and_a_loss_of_the_projects_own(tmp_path):
     rows = {row.tobytes() for row in np.column_stack([X, target])}
     assert {np.column_stack([one["0"][None], one["met0"]]).tobytes() for one in own.trained.x} == rows
     assert own.model.loss is None
-    assert own.model.why.startswith("no loss of PyTorch that takes one label for each example was seen of Linear")
+    assert own.model.why.startswith("no loss of PyTorch with one label for each example was seen of Linear")
 
 
 def twins(model, rows):
