@@ -277,7 +277,7 @@ def test_ghost_clipping(tmp_path):
     assert witness.training.steps == sum(steps)
     answer = check(keys, 100.0)
     assert answer.verdict == "cannot be checked"
-    said = "an accountant that only counts the steps that were made does not"
+    said = "an accountant that counts the steps that were made is not that of"
     assert said in answer.findings[0].reason
     wrong = check(keys, 0.5)
     assert wrong.verdict == "contradicted"

@@ -79,7 +79,7 @@ def test_what_has_no_weights_is_noted_with_its_statistics_that_are_sent(tmp_path
 
     _, note = notes_of(outliers, tmp_path / "outliers").notes
     assert note.startswith(
-        "SGDOneClassSVM was fitted, which is neither a classifier nor a regressor, and replies hold i"
+        "SGDOneClassSVM, which is neither a classifier nor a regressor, was fitted, and replies hold i"
     )
 
 
