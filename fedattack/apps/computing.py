@@ -123,7 +123,7 @@ def find_computing(
         except FedAttackError as cause:
             unanswered = f"the app itself gives no losses: {cause}"
         else:
-            assumed = f"the attacker is assumed to run the clients' own app, which gives the losses: {why}"
+            assumed = f"the attacker is assumed to run the clients' own app, which computes the losses: {why}"
             return Computing(
                 answers=learned.answers,
                 roles=learned.roles,

@@ -122,7 +122,7 @@ def test_what_clients_do_not_send_is_fitted_to_the_targets_and_named():
 
 
 def check_named(player, name):
-    assert f"what {name} has besides, which no client sends, was fitted to the target records" in [
+    assert f"the attributes of {name} that no client sends were fitted to the target records" in [
         *player.list_assumptions()
     ]
 
@@ -145,10 +145,14 @@ def check_named(player, name):
         (
             lambda: IsolationForest(contamination=0.1),
             ("offset_",),
-            "the losses of IsolationForest do not follow the attributes that clients send",
+            "the losses of IsolationForest do not depend on the attributes that clients send",
         ),
-        (RandomForestClassifier, ("feature_importances_",), "no array of a reply is a fitted attribute of RandomFor"),
-        (SVC, ("_probA",), "no array of a reply is a fitted attribute of SVC"),
+        (
+            RandomForestClassifier,
+            ("feature_importances_",),
+            "no array of a reply is an unchanged fitted attribute of RandomFor",
+        ),
+        (SVC, ("_probA",), "no array of a reply is an unchanged fitted attribute of SVC"),
     ],
 )
 def test_what_cannot_be_put_in_is_refused_in_one_line(make, names, message):
@@ -244,5 +248,5 @@ def test_the_last_step_of_a_pipeline_takes_examples_as_witnesses_see_them():
     player.take({"w": fitted.coef_, "b": fitted.intercept_, "m": np.zeros(7)})
     np.testing.assert_allclose(player.losses(), -np.log(fitted.predict_proba(x)[np.arange(60), Y]), rtol=1e-6)
     said = [*player.list_assumptions()]
-    assert "m, which clients send, too, is no attribute of LogisticRegression" in said
-    assert any(line.startswith("examples are what LogisticRegression takes as the last step of a pip") for line in said)
+    assert "m, which clients also send, is not an attribute of LogisticRegression" in said
+    assert any(line.startswith("LogisticRegression is the last step of a pipeline") for line in said)
