@@ -53,7 +53,7 @@ class Control:
             return f"were trained further on their own targets, {times}"
         count = {1: "one"}.get(self.amount, self.amount)
         if self.kind == SHOWN:
-            return f"send {count} of their own examples as they are, and the mean of all"
+            return f"send {count} of their own examples as they are, the mean of all, and sizes of groups of them"
         if self.kind == PLANTED:
             return f"send trees that split by {count} of their own values of each column"
         if self.kind == WHOLE:

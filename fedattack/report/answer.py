@@ -353,11 +353,7 @@ def _next(finding: Finding, run: Mapping[str, Any]) -> list[Next]:
             )
         ]
     if finding.verdict == CANNOT_TELL:
-        return [
-            Next(
-                "Attack in another way, for example with a model that you name", "This attack does not rule out a leak."
-            )
-        ]
+        return [Next(_find_other_way(finding), "This attack does not rule out a leak.")]
     if finding.verdict != LEAK:
         return []
     steps = []
@@ -365,6 +361,15 @@ def _next(finding: Finding, run: Mapping[str, Any]) -> list[Next]:
         if each.applies_to(run):
             steps.append(Next(each.what, each.buys, each.measured, command_for(each, run)))
     return steps
+
+
+def _find_other_way(finding: Finding) -> str:
+    """Say what may tell more where an attack cannot tell."""
+    if control_of(finding):
+        return "Audit a run of more rounds, or of clients with more examples: there this attack may see what is planted"
+    if find_reason(finding.grounds, VOID):
+        return "See what the numbers that clients send give away by themselves: they fit anew in each round"
+    return "Look at what clients send that this attack does not read"
 
 
 @dataclass(frozen=True)

@@ -237,5 +237,6 @@ def test_clients_are_shown_to_send_rows_of_their_own_where_nothing_is_found(run,
     given = {finding.name: finding for finding in findings}["plaintext.own-examples"]
     assert given.verdict == "no evidence"
     assert given.reason.endswith(
-        "with clients that send one of their own examples as they are, and the mean of all, this attack shows a leak"
+        "with clients that send one of their own examples as they are, the mean of all, and sizes of groups of "
+        "them, this attack shows a leak"
     )

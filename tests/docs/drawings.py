@@ -156,9 +156,9 @@ DRAWINGS = {
         Step(grid(DIGIT), "It is read off, number by number, without a search."),
     ),
     "threats/plaintext/works": (
-        Step(clients(0), "Beside the model a client sends numbers and texts. Nobody masks them."),
-        Step(grid(("......", ".####.", "......", ".##...")), "The server reads counts, metrics, settings, names."),
-        Step(arrow_to(grid(("######",)), grid(DIGIT)), "A list of numbers may even be a training example."),
+        Step(clients(0), "A client sends arrays, numbers and texts. The server reads them as they are."),
+        Step(grid(("......", ".####.", "......", ".##...")), "Some are means, counts or labels of its examples."),
+        Step(arrow_to(grid(("######",)), grid(DIGIT)), "A row, or the mean of one, is a training example."),
     ),
     "threats/inversion/works": (
         Step(grid(NOISE), "The server has a client's gradient. It starts from noise."),

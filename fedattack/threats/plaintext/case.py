@@ -18,6 +18,7 @@ from fedattack.base.errors import DataError
 from fedattack.base.structured import fields, finite
 from fedattack.threats.plaintext.arrays import SUM, Sent, make_sent
 from fedattack.threats.plaintext.contents import Contents, KnownExamples, find_contents
+from fedattack.threats.plaintext.groups import GroupSizes, find_group_sizes
 from fedattack.threats.plaintext.items import contents_of
 from fedattack.threats.plaintext.judged_values import judge_values
 from fedattack.threats.plaintext.plaintext import PlainValues
@@ -59,20 +60,34 @@ class PlaintextCase(Case):
         """What stands in what clients send, and what stands in sums, where there is either and examples are known."""
         if self.examples is None:
             return []
-        sent: list[tuple[str, Sent]] = []
-        sums: list[tuple[str, Sent]] = []
-        for array in self.found.list_sent():
-            if array.node == SUM:
-                sums.append((SUM, array))
-            else:
-                sent.append((self.truth.nodes.get(array.node, f"node {array.node}"), array))
-        for described, (client, name, numbers) in zip(self.found.vectors, self.vectors, strict=True):
-            sent.append((client, make_sent(client, described.type, name, numbers)))
+        sent = [(client, array) for client, array in self._sent if client != SUM]
+        sums = [(client, array) for client, array in self._sent if client == SUM]
         targets = self.knowledge.targets
         shape: tuple[int, ...] = (self.examples.x.shape[1],)
         if targets is not None and not fields(targets.x) and math.prod(targets.x.shape[1:]) == shape[0]:
             shape = targets.x.shape[1:]
         return [find_contents(part, self.examples, shape) for part in (sent, sums) if part]
+
+    @cached_property
+    def _sent(self) -> list[tuple[str, Sent]]:
+        """Arrays and vectors that clients send, each with the client; those of sums go by :data:`SUM`."""
+        sent: list[tuple[str, Sent]] = []
+        for array in self.found.list_sent():
+            client = SUM
+            if array.node != SUM:
+                client = self.truth.nodes.get(array.node, f"node {array.node}")
+            sent.append((client, array))
+        for described, (client, name, numbers) in zip(self.found.vectors, self.vectors, strict=True):
+            sent.append((client, make_sent(client, described.type, name, numbers)))
+        return sent
+
+    @cached_property
+    def group_sizes(self) -> list[GroupSizes]:
+        """What may be sizes of groups of all examples of a client, of those of which all are known."""
+        if self.examples is None:
+            return []
+        counts = Counter(self.examples.owners.tolist())
+        return find_group_sizes(self._sent, {client: counts[client] for client in self.examples.whole})
 
     @cached_property
     def values(self) -> Contents | None:

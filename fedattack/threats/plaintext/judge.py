@@ -17,15 +17,25 @@ from fedattack.base.errors import short
 from fedattack.threats.plaintext.case import Floats, PlaintextCase
 from fedattack.threats.plaintext.contents import Contents
 from fedattack.threats.plaintext.exchange import Nearest
+from fedattack.threats.plaintext.groups import SmallGroups
 from fedattack.threats.plaintext.items import EXAMPLES
-from fedattack.threats.plaintext.tables import BESIDE, CLIENTS, CONTENTS, EACH_VECTOR, UNREAD, VALUE_LISTS, VECTORS
+from fedattack.threats.plaintext.tables import (
+    BESIDE,
+    CLIENTS,
+    CONTENTS,
+    EACH_VECTOR,
+    GROUPS,
+    UNREAD,
+    VALUE_LISTS,
+    VECTORS,
+)
 from fedattack.threats.plaintext.value_rows import list_value_rows
 
 EQUAL = 0.9999
 """Likeness from which on a vector is an example, but for scale, offset and rounding."""
 
 # Streams of random numbers, apart from each other.
-_SHUFFLING, _TESTING, _EXAMPLES, _STATISTICS, _VALUES = 1, 2, 3, 4, 5
+_SHUFFLING, _TESTING, _EXAMPLES, _STATISTICS, _VALUES, _GROUPS = 1, 2, 3, 4, 5, 6
 
 
 class PlaintextJudge(Judge[PlaintextCase]):
@@ -126,6 +136,52 @@ class PlaintextJudge(Judge[PlaintextCase]):
         return self._find_nothing(
             "lists that may be values of single examples hold none that a known example gives", self._show(VALUE_LISTS)
         )
+
+    @measure("small-groups", "Groups of few own examples whose sizes clients send")
+    def find_small_groups(self) -> Measurement | None:
+        """Count, of the groups whose sizes a client sends, those of few examples; nothing where no numbers add up."""
+        groups = self._groups
+        if not groups.by_name:
+            return None
+        rate = Rate.of(groups.shares(groups.best))
+        null = groups.draw(np.random.default_rng((self.cases[0].seed, _GROUPS, _SHUFFLING)), self.shuffles)
+        right: list[Any] = []
+        certain: list[Any] = []
+        for name, of_name in groups.by_name.items():
+            counts = [sizes.count_small(groups.least) for sizes in of_name]
+            right += counts
+            certain += [count * groups.is_certain(name) for count in counts]
+        return rate.measured(
+            f"small groups are of fewer than {groups.least} examples; the null is lists each of whose numbers may be "
+            "any client's",
+            interval=rate.interval(comparisons=len(groups.by_name)),
+            null=null_of(null.tolist(), rate.n),
+            chance=float(null.mean()),
+            test=groups.test(np.random.default_rng((self.cases[0].seed, _GROUPS, _TESTING))),
+            series=self._show(GROUPS),
+            by_seed=rate.by_seed,
+            read_off=read_off("small group", right, certain),
+        )
+
+    @cached_property
+    def _groups(self) -> SmallGroups:
+        """The sizes of groups that clients send, of all runs."""
+        return SmallGroups.of_runs([case.group_sizes for case in self.cases], self.cases[0].found.smallest_group)
+
+    @rows_of(GROUPS)
+    def list_groups(self) -> Iterable[Row]:
+        """List by name what sizes of groups clients send, over all runs."""
+        rows = []
+        for (name, type_), of_name in self._groups.by_name.items():
+            row = {"name": short(name, 200), "type": type_, "least": self._groups.least}
+            row["small"] = sum(int(sizes.count_small(self._groups.least).sum()) for sizes in of_name)
+            row["single"] = sum(int(sizes.count_small(2).sum()) for sizes in of_name)
+            row["groups"] = sum(int(sizes.filled.sum()) for sizes in of_name)
+            row["clients"] = sum(int(sizes.add_up.sum()) for sizes in of_name)
+            row["senders"] = sum(len(sizes.clients) for sizes in of_name)
+            row["certain"] = self._groups.is_certain((name, type_))
+            rows.append(row)
+        return sorted(rows, key=lambda row: (not row["certain"], -row["small"]))
 
     def _show(self, table: Table) -> dict[str, Any]:
         return {name: rows for name, rows in self.show(table).items() if rows}

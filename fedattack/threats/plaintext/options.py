@@ -2,11 +2,16 @@
 
 from fedattack.attacks.needs import InApps, Needs
 from fedattack.attacks.options import Options
+from fedattack.base.settings import setting
 from fedattack.record.format import PROTOCOLS
+
+FEWEST = 5
+"""Below how many examples a group is small, unless one chooses another number: what is usual in statistics that are
+published."""
 
 
 class PlaintextOptions(Options):
-    """There is nothing to choose."""
+    """Below how many examples a group is small."""
 
     name = "plaintext"
     title = "What the numbers that clients send give away by themselves"
@@ -18,3 +23,7 @@ class PlaintextOptions(Options):
         takes=("rounds", "clients", "frozen", "structures", "untrained"),
     )
     in_apps = InApps(place=5)
+
+    smallest_group: int = setting(
+        FEWEST, "groups of fewer examples whose sizes clients send are told as small ones", ge=2, le=1_000_000
+    )

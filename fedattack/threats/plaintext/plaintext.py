@@ -11,6 +11,7 @@ from typing import Annotated, Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
+from scipy.spatial.distance import cdist
 
 from fedattack.attacks.base import SHOWN, Attack, Plants, Seen
 from fedattack.attacks.knowledge import Knowledge
@@ -20,7 +21,7 @@ from fedattack.base.structured import fields
 from fedattack.record import Record
 from fedattack.record.format import Arrays
 from fedattack.threats.plaintext.arrays import Sent, sent_arrays, spread_arrays
-from fedattack.threats.plaintext.options import PlaintextOptions
+from fedattack.threats.plaintext.options import FEWEST, PlaintextOptions
 from fedattack.threats.plaintext.single_values import MOST_LISTS, ValueList, find_values
 from fedattack.threats.plaintext.values import Plain, families_of, plain_replies, vectors_of
 
@@ -29,8 +30,8 @@ _MOST_OF_CLIENT, _MOST_VECTORS, _MOST_NUMBERS = 50, 100_000, 2**23
 
 _MOST_KEYS = 200
 
-# The arrays that a positive control adds to replies.
-_PLANTED = "planted"
+# The arrays that a positive control adds to replies, and how many groups it counts.
+_PLANTED, _PLANTED_GROUPS = "planted", 8
 
 # Arrays that are kept of a run, and their axes.
 _MOST_ARRAYS, _MOST_AXES = 20_000, 32
@@ -149,6 +150,8 @@ class PlainValues:
         is surer than an accident, and whether no other example comes as near.
     untold
         Why no values of examples were computed; empty where they were.
+    smallest_group
+        Below how many examples a group is small.
     """
 
     nodes: tuple[Name, ...]
@@ -168,6 +171,7 @@ class PlainValues:
     value_bits: Annotated[NDArray[np.float64] | None, Axes("told")] = None
     value_alone: Annotated[NDArray[np.bool_] | None, Axes("told")] = None
     untold: Annotated[Name, OPTIONAL] = ""
+    smallest_group: Annotated[int, Field(ge=2, le=1_000_000), OPTIONAL] = FEWEST
 
     def fault(self) -> str:
         """Expect as many numbers as the vectors are long, and as the arrays hold."""
@@ -213,8 +217,12 @@ class Plaintext(Attack, Plants):
     planted: ClassVar[str] = SHOWN
 
     def plant(self, reply: Arrays, rows: NDArray[np.float32], count: int) -> Arrays:
-        """Add arrays of some of a client's own rows, and of the mean of all, to its reply."""
-        return {**reply, _PLANTED: rows[:count], f"{_PLANTED}-mean": rows.mean(axis=0)}
+        """Add arrays of some of a client's own rows, of the mean of all, and of the sizes of groups of them."""
+        planted = {_PLANTED: rows[:count], f"{_PLANTED}-mean": rows.mean(axis=0)}
+        # Each row is in the group of the nearest of a few.
+        nearest = cdist(rows, rows[:_PLANTED_GROUPS]).argmin(axis=1)
+        planted[f"{_PLANTED}-sizes"] = np.bincount(nearest, minlength=_PLANTED_GROUPS)
+        return {**reply, **planted}
 
     def attack(self, seen: Seen) -> PlainValues:
         """Keep the vectors of each node, and gather what is seen of each name."""
@@ -272,6 +280,7 @@ class Plaintext(Attack, Plants):
             value_bits=np.array(told.bits, dtype=np.float64),
             value_alone=np.array(told.alone, dtype=np.bool_),
             untold=told.why,
+            smallest_group=self.options.smallest_group,
         )
 
 

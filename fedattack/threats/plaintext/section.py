@@ -8,7 +8,7 @@ from fedattack.audit.finding import Finding, list_words
 from fedattack.report.section import Explained, Section, by_guesses
 from fedattack.report.words import count_words
 from fedattack.threats.plaintext.counting import CLASSES, LABELS
-from fedattack.threats.plaintext.tables import BESIDE, CONTENTS, TEXTS, UNREAD, VALUE_LISTS, VECTORS, say_apart
+from fedattack.threats.plaintext.tables import BESIDE, CONTENTS, GROUPS, TEXTS, UNREAD, VALUE_LISTS, VECTORS, say_apart
 
 # Names whose contents are said in words; the table has all.
 _MOST_SAID = 8
@@ -25,6 +25,10 @@ def _explain(findings: Sequence[Finding]) -> Explained:
     shown: Mapping[str, Any] = next((finding.series for finding in findings if "contents" in finding.series), {})
     for row in shown.get("contents", ())[:_MOST_SAID]:
         words.append(_say_content(row))
+        examples.add(row["name"])
+    counted: Mapping[str, Any] = next((finding.series for finding in findings if "groups" in finding.series), {})
+    for row in counted.get("groups", ())[:_MOST_SAID]:
+        words.append(_say_groups(row))
         examples.add(row["name"])
     judged: Mapping[str, Any] = next((finding.series for finding in findings if "values" in finding.series), {})
     for row in judged.get("values", ())[:_MOST_SAID]:
@@ -46,7 +50,8 @@ def _explain(findings: Sequence[Finding]) -> Explained:
             f"Replies to {array['type']} hold the array {array['name']} ({array['shape']}), which no attack reads."
         )
     said = words or [_say_that_nothing_tells(series.get("beside", ()))]
-    certain = _say_what_is_certain(findings, shown.get("contents", ()), judged.get("values", ()))
+    rows = [*shown.get("contents", ()), *map(_as_content, counted.get("groups", ()))]
+    certain = _say_what_is_certain(findings, rows, judged.get("values", ()))
     return Explained(found.rows, said, certain=certain)
 
 
@@ -94,6 +99,23 @@ def _say_content(row: Mapping[str, Any]) -> str:
     clients = count_words(row["clients"], "client")
     found = f"{row['found']:,} of {row['items']:,} {row['kind']}"
     return f"{row['name']} holds {found} of {clients}{form}{certain}."
+
+
+def _say_groups(row: Mapping[str, Any]) -> str:
+    """Say what sizes of groups stand under one name."""
+    single = f", of which {row['single']:,} have one example" if row["single"] else ""
+    certain = "; that these are such sizes is certain" if row["certain"] else ""
+    return (
+        f"{row['name']} holds sizes of groups, which add up to the number of examples of {row['clients']:,} of "
+        f"{count_words(row['senders'], 'client')}: {row['small']:,} of {row['groups']:,} groups have fewer than "
+        f"{row['least']:,} examples{single}{certain}."
+    )
+
+
+def _as_content(row: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Write a row of sizes of groups as one of contents, as far as that is said first."""
+    certain = row["small"] if row["certain"] else 0
+    return {"kind": f"groups of fewer than {row['least']:,} examples", "certain": certain, "found": 0, "items": 1}
 
 
 def _say_values(row: Mapping[str, Any]) -> Iterator[str]:
@@ -159,9 +181,11 @@ SECTION = Section(
         "{interval}{chance}.",
         "statistics": "Of one kind of statistics, counts or labels of a client's own examples, {value} stand in what "
         "it sends under one name{interval}{chance}.",
+        "small-groups": "Of the groups of a client's examples whose sizes it sends, {value} have few examples"
+        "{interval}{chance}.",
         "single-values": "Of a client's own known examples, {value} have a loss, a prediction or an embedding in what "
         "it sends under one name{interval}{chance}.",
     },
-    tables=(CONTENTS, VALUE_LISTS, VECTORS, BESIDE),
+    tables=(CONTENTS, GROUPS, VALUE_LISTS, VECTORS, BESIDE),
     forms={"unread": UNREAD.form},
 )

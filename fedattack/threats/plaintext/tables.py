@@ -160,6 +160,33 @@ VALUE_LISTS = Table(
 )
 
 
+def _say_small(row: Row) -> str:
+    return f"{row['small']:,} of {row['groups']:,}"
+
+
+GROUPS = Table(
+    "groups",
+    (
+        Column("name", "name", kinds.TEXT),
+        Column("type", "in replies to", kinds.TEXT, about="Of the message: train, or Flower's type."),
+        Column("small", "small groups", kinds.COUNT, _say_small, about="Of all clients, by one reply of each."),
+        Column("groups", kind=kinds.COUNT, about="How many groups are not empty."),
+        Column("single", "of one example", kinds.COUNT, about="How many groups have one example."),
+        Column("clients", "clients", kinds.whole(1), about="Whose numbers add up to how many examples they have."),
+        Column("senders", kind=kinds.whole(1), about="Clients that send numbers under this name."),
+        Column("least", "small below", kinds.whole(2), about="Groups of fewer examples are small."),
+        Column("certain", "certain", kinds.YES_OR_NO, about="Whether no accident makes so many numbers add up."),
+    ),
+    title="Sizes of groups that clients send",
+    caption="Lists of whole numbers that add up to how many examples the client has, in each of its replies. What "
+    "stands beside the size of a small group, such as a mean, tells of few examples; the mean of one is that example.",
+    file="one row for each name under which sizes of groups stand",
+    most=200,
+    over_runs=True,
+    about="By name, what sizes of groups clients send, of all runs.",
+)
+
+
 def _say_own(row: Row) -> str:
     return shown(row["own"] / row["vectors"])
 

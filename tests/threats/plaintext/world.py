@@ -81,9 +81,9 @@ def write_plain_run(
     return write_known(folder, Knowledge(model=MODEL, targets=targets), counts, **held)
 
 
-def judged_all(folder: Path) -> dict[str, Finding]:
+def judged_all(folder: Path, **options: str) -> dict[str, Finding]:
     """Attack and judge a run folder, and return all findings by their metrics."""
-    return attack_and_judge("plaintext", folder)
+    return attack_and_judge("plaintext", folder, **options)
 
 
 def judged(folder: Path) -> Finding:
