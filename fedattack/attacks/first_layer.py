@@ -116,9 +116,8 @@ def find_known_first_layer(knowledge: Knowledge) -> FirstLayer:
     for role in knowledge.roles:
         if role.kind == FIRST and not role.is_bias and len(role.shape) == 2:
             neurons, inputs = role.shape[::-1] if role.is_transposed else role.shape
-            how = {"scale": role.scale, "shift": role.shift, "columns": role.columns}
-            made = FirstLayer(role.name, role.bias, inputs, neurons, role.is_relu, role.is_transposed, **how)
-            layers.append(made)
+            how = role.is_relu, role.is_transposed, role.scale, role.shift, role.columns
+            layers.append(FirstLayer(role.name, role.bias, inputs, neurons, *how))
     if not layers:
         raise NeedsError(
             "it needs a first layer that is fully connected, has a bias and receives the input; by the gradients of "

@@ -194,7 +194,8 @@ def find_roles(probes: Sequence[Probe], x: NDArray[Any], y: NDArray[Any]) -> tup
         if name in tables:
             roles.append(tables[name])
         else:
-            roles += _agree([of_probe[name] for of_probe in found])
+            telling = [of_probe[name] for of_probe, probe in zip(found, probes, strict=True) if _tells(probe, name)]
+            roles += _agree(telling or [found[0][name]])
     return tuple(roles)
 
 
@@ -218,6 +219,14 @@ def _list_shapes(probes: Sequence[Probe], names: Sequence[str]) -> dict[str, tup
                 shapes[name] = (probe.touched[name].shape[1],)
         shapes.setdefault(name, ())
     return shapes
+
+
+def _tells(probe: Probe, name: str) -> bool:
+    """Say whether half of the examples have a gradient of an array, which a model that is sure of them has not."""
+    if name not in probe.gradients:
+        return False
+    lengths = np.abs(probe.gradients[name]).reshape(len(probe.gradients[name]), -1).max(axis=1)
+    return bool(2 * (lengths > _NOTHING * lengths.max(initial=0)).sum() >= len(lengths))
 
 
 def _agree(found: Sequence[Sequence[ArrayRole]]) -> list[ArrayRole]:
@@ -613,7 +622,7 @@ def _find_tables(
             continue
         patterns = np.unique(touched[0][moved], axis=0)
         share = float(np.median(touched[0][moved].mean(axis=1)))
-        is_same = len(touched) > 1 and all((one == touched[0]).all() for one in touched[1:])
+        is_same = len(touched) > 1 and all(_move_alike(touched[0], other) for other in touched[1:])
         if len(patterns) > 1 and (ids or (is_same and share <= _ALONE)):
             said = ids and f"the rows that move are those that examples name in {ids}"
             by_weights = "which rows move depends on the example, and not on the weights"
@@ -624,6 +633,12 @@ def _find_tables(
                 "the rows that examples name move in other directions than all others, which a shared output moves"
             )
             yield ArrayRole(name, shapes[name], TABLE, evidence, is_tied=True)
+
+
+def _move_alike(touched: Flags, others: Flags) -> bool:
+    """Say whether the same rows move under two models, by the examples that have a gradient under both."""
+    both = touched.any(axis=1) & others.any(axis=1)
+    return bool(both.sum() >= FEWEST_EXAMPLES and (touched[both] == others[both]).all())
 
 
 def _name_rows(x: NDArray[Any], touched: Flags) -> str:

@@ -11,13 +11,14 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from fedattack.apps import asking
+from fedattack.apps import answering, asking
 from fedattack.apps.answering import Interview
 from fedattack.apps.app import App
 from fedattack.attacks import ATTACKS, ModelKnowledge, Scores
 from fedattack.attacks.knowledge_files import read_knowledge
 from fedattack.attacks.roles import TABLE
 from fedattack.audit.truth import read_truth
+from fedattack.base.errors import DataError, NeedsError
 from fedattack.base.files import write_npz
 from fedattack.record import Record
 from fedattack.record.folder import Part
@@ -211,6 +212,33 @@ def test_rows_are_named_of_a_recommender_that_is_one_table(table, optimizer, tmp
         assert truth["rows"][truth["owners"] == str(site)].tolist() == sorted(items)
     found = judge(part, posed, "tokens")["tokens.f1"]
     assert (found.value, found.verdict) == (1.0, "leak")
+
+
+@pytest.mark.slow
+def test_rows_that_all_clients_use_tell_no_client_apart(tmp_path, here, monkeypatch):
+    text = RECOMMENDER.replace("MAKE", EMBEDDING).replace("OPTIMIZER", OPTIMIZERS[0])
+    alike = "items = np.random.default_rng(5).choice(ITEMS - 1, size=14, replace=False)"
+    text = text.replace("items = rng.choice(ITEMS - 1, size=14, replace=False)", alike)
+    text = text.replace("items[0] = ITEMS - 1 if site == 0 else items[0]", "pass")
+    part, app, _ = run_app(tmp_path, monkeypatch, text)
+    (posed,) = pose_all([part], app=app)
+    assert judge(part, posed, "tokens")["tokens.f1"].verdict != "leak"
+
+
+@pytest.mark.slow
+def test_a_step_without_gradients_leaves_losses_and_says_that_roles_are_not_known(tmp_path, here, monkeypatch):
+    def fail(*_):
+        raise DataError("the app's step gives no gradients that are finite")
+
+    monkeypatch.setattr(answering, "ask_roles", fail)
+    part, app, _ = run_app(tmp_path, monkeypatch, CLASSIFIER.replace("ENTERING", "x"))
+    (posed,) = pose_all([part], app=app)
+    assert posed.knowledge.answers is not None
+    assert posed.knowledge.roles == ()
+    assert any("what arrays are to the examples is not known" in note for note in posed.notes)
+    for attack in ("exact", "labels"):
+        with pytest.raises(NeedsError, match="does not know the clients' model"):
+            ATTACKS[attack].run(Record(part.record), posed.knowledge, device="cpu")
 
 
 def known(posed, module: ModuleType):

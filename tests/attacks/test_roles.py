@@ -287,3 +287,17 @@ def test_weights_may_be_of_any_models_numbers():
         random = np.random.default_rng(seed).permutation(labels().numpy())
         found = find_roles([probe_of(model, x, labels())], x.numpy(), random)
         assert (random == labels().numpy()).all() or HEAD not in {role.kind for role in found}
+
+
+def test_a_model_that_is_sure_of_most_examples_says_nothing_and_contradicts_nothing():
+    torch.manual_seed(0)
+    model, x = nn.Sequential(nn.Linear(9, 16), nn.ReLU(), nn.Linear(16, CLASSES)), torch.randn(EXAMPLES, 9)
+    first = probe_of(model, x, labels())
+    left = np.arange(EXAMPLES) < 2
+    sure = {name: gradient * left.reshape(-1, *[1] * (gradient.ndim - 1)) for name, gradient in first.gradients.items()}
+    roles = find_roles([first, Probe(sure)], x.numpy(), labels().numpy())
+    assert [*kinds_of(roles).values()] == [[FIRST], [FIRST], [HEAD], [HEAD]]
+    table = probe_of(nn.Embedding(60, 3), ids(60, 2), labels(), squared)
+    few = {"weight": table.touched["weight"] & left[:, None]}
+    (role,) = find_roles([table, Probe({}, few)], np.zeros((EXAMPLES, 2)) + 0.5, labels().numpy())
+    assert role.kind != TABLE

@@ -83,9 +83,9 @@ def read_known_values(knowledge: Knowledge, inputs: int, columns: Sequence[int] 
         scales = (_scale_of(values, counts),) * inputs
         common = np.full(inputs, values[counts.argmax()])
     else:
-        columns = [np.unique(column, return_counts=True) for column in x.T]
-        scales = tuple(_scale_of(*column) for column in columns)
-        common = np.array([values[counts.argmax()] for values, counts in columns])
+        counted = [np.unique(column, return_counts=True) for column in x.T]
+        scales = tuple(_scale_of(*of_column) for of_column in counted)
+        common = np.array([values[counts.argmax()] for values, counts in counted])
     return KnownValues(np.where(spans > 0, spans, max(float(spans.max()), 1e-12)), scales, common)
 
 

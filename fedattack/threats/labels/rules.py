@@ -56,7 +56,10 @@ def restore_labels(model: nn.Module, movement: Arrays, records: int) -> Counts:
 
 
 def count_lowest(gradient: Floats, records: int, *, has_bias: bool) -> Counts:
-    """Count labels (classes,) by iDLG in the gradient of a last layer, as :meth:`LastLayer.join` puts it."""
+    """Count labels (classes,) by iDLG in the gradient of a last layer.
+
+    It is as :meth:`fedattack.attacks.last_layer.LastLayer.join` puts it.
+    """
     lowest = gradient[:, -1]
     share = 1 / records
     if not has_bias:
