@@ -456,12 +456,15 @@ def note_unanswered(out: Path, why: str) -> bool:
         # Attacks were made, and the study says why others were not.
         untried = study.get("untried", {})
     if any(map(has_arrays_of_queries, records)):
-        untried[_COLUMNS_OF_EMBEDDINGS] = "fedattack has no attack on what clients of vertical or split learning send"
+        untried[_COLUMNS_OF_EMBEDDINGS] = (
+            "it takes the examples of each party in the order of the rows that it sends; state them by --examples "
+            "module:function"
+        )
         # Labels that gradients do tell are among the notes.
         if not any(True for record in records for _ in list_told_labels(record)):
             untried[_LABELS_OF_GRADIENTS] = (
-                "here neither the sign of a gradient nor its negative entry tells labels, and fedattack has no "
-                "other attack on what parties of vertical or split learning receive"
+                "here neither the sign of a gradient nor its negative entry tells labels; whether its norm does takes "
+                "the labels in the order of the rows, by --examples module:function"
             )
     noted = {"attacks": [], "untried": untried, UNANSWERED: short(why, _LONGEST_REASON)} | _read_witnessed(
         folder.parts[0]

@@ -5,6 +5,7 @@ This runs in the process of :mod:`fedattack.apps.answering`, beside a copy of th
 
 import os
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -174,7 +175,11 @@ def _sample(stated: Stated, keep: int) -> SeenExamples:
     examples.add(hashes, labels)
     examples.keep_rows(hashes, x)
     examples.repeats = examples.find_repeats([len(x)])
-    return examples.seen()
+    seen = examples.seen()
+    # Of equal rows nobody can tell which one is meant.
+    times, rows = Counter(hashes), {key: row for row, key in enumerate(hashes)}
+    order = [rows[key] if times[key] == 1 else -1 for key in map(bytes, seen.hashes)]
+    return replace(seen, order=np.array(order, dtype=np.int64))
 
 
 class FunctionPlayer(UpdatesPlayer):

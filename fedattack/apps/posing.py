@@ -522,9 +522,25 @@ def _find_answers(
         labels = np.array([label for _, label in copies], dtype=np.float64)
     holders = list(copies.values())
     held = HeldByClients(
-        *(knowledge, record, find_content(record), seen, whole, examples, holders, labels), touched=computing.touched
+        *(knowledge, record, find_content(record), seen, whole, examples, holders, labels),
+        touched=computing.touched,
+        rows=dict(_list_rows(holding, copies)),
     )
     return find_answers(held, failed)
+
+
+def _list_rows(
+    holding: Holding, copies: Mapping[tuple[bytes, float], Sequence[str]]
+) -> Iterator[tuple[tuple[int, str], int]]:
+    """Yield, by the index of a copy and by client, which row of its table the owner says that it is."""
+    indices: dict[bytes, list[int]] = {}
+    for index, (key, _) in enumerate(copies):
+        indices.setdefault(key, []).append(index)
+    for client in holding.clients.values():
+        order = client.trained.order
+        for key, row in zip(map(bytes, client.trained.hashes), [] if order is None else order.tolist(), strict=False):
+            for index in indices.get(key, ()):
+                yield (index, client.name), row
 
 
 def _find_few(holding: Holding) -> tuple[HeldRecords | None, tuple[str, ...]]:

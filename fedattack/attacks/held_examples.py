@@ -1,7 +1,7 @@
 """Which examples clients hold, as a judge needs them beside those that were read off."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -42,6 +42,8 @@ class HeldByClients:
     touched
         The rows of tables that have a gradient from clients' examples in the app's own step, as
         :func:`fedattack.attacks.lookups.used_rows` gives rows; ``None`` where the app was not asked.
+    rows
+        By index of an example and holder, which row of this client's table it is, where the owner states that.
     """
 
     knowledge: Knowledge
@@ -53,6 +55,7 @@ class HeldByClients:
     holders: Sequence[Sequence[str]] = ()
     labels: NDArray[Any] | None = None
     touched: Mapping[str, NDArray[Any]] | None = None
+    rows: Mapping[tuple[int, str], int] = field(default_factory=dict)
 
     def of_whole(self) -> list[tuple[str, NDArray[Any]]]:
         """List the clients of which all examples are known, and these."""

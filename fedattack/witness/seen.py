@@ -62,6 +62,9 @@ class SeenExamples:
     again, again_y
         (again,): for each further copy that the client has of a kept example, which one that is, and the copy's label,
         like ``y``; of none where it is not known how often the client has each.
+    order
+        (kept,): which row of the owner's own table each is, -1 for one that comes again; ``None`` where no owner states
+        a table.
     """
 
     x: Annotated[NDArray[Any], Axes("examples", rest=True, nan=True, kinds=ANY_KIND)]
@@ -76,6 +79,7 @@ class SeenExamples:
     again_y: Annotated[NDArray[Any], Axes("again", nan=True), OPTIONAL] = field(
         default_factory=lambda: np.zeros(0, np.int64)
     )
+    order: Annotated[NDArray[np.int64] | None, Axes("examples", low=-1)] = None
 
     @classmethod
     def none(cls) -> "SeenExamples":

@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -22,6 +22,16 @@ from fedattack.threats.plaintext.groups import GroupSizes, find_group_sizes
 from fedattack.threats.plaintext.items import contents_of
 from fedattack.threats.plaintext.judged_values import judge_values
 from fedattack.threats.plaintext.plaintext import PlainValues
+from fedattack.threats.plaintext.row_links import (
+    ColumnsLink,
+    NormsLink,
+    OwnRows,
+    link_columns,
+    link_norms,
+    list_own_rows,
+    spread_over,
+)
+from fedattack.threats.plaintext.row_norms import has_rows
 from fedattack.threats.plaintext.values import likeness, parts_of
 
 THREAT = "plaintext"
@@ -31,6 +41,9 @@ _MOST_EXAMPLES, _MOST_NUMBERS = 2**20, 2**25
 
 # Vectors of a run that are compared, pairs of a vector and an example, and such pairs at once.
 _MOST_CANDIDATES, _MOST_PAIRS, _AT_ONCE = 50_000, 2**31, 2**25
+
+# Clients whose rows are linked.
+_MOST_LINKED = 64
 
 Floats = NDArray[np.float64]
 
@@ -44,8 +57,10 @@ _ROUNDING, _FARTHER, _DIFFERENT = 1e-6, 1_000, 12
 
 
 def _fits_labels(answers: Mapping[str, NDArray[Any]]) -> bool:
-    """Say whether labels are a number for each example, and names of clients are texts, where there are any."""
-    labels, whole = answers.get("labels"), answers.get("whole")
+    """Say whether labels and rows are a number for each example, and clients' names are texts, where there are any."""
+    labels, whole, rows = (answers.get(name) for name in ("labels", "whole", "rows"))
+    if rows is not None and (rows.shape != answers["owners"].shape or rows.dtype.kind != "i"):
+        return False
     if labels is not None and (labels.shape != answers["owners"].shape or labels.dtype.kind != "f"):
         return False
     return whole is None or (whole.ndim == 1 and whole.dtype.kind == "U")
@@ -98,6 +113,44 @@ class PlaintextCase(Case):
         return judge_values(self.found, self.node_clients, self.truth)
 
     @property
+    def has_query_rows(self) -> bool:
+        """Whether clients answer queries with arrays that may have a row for each example."""
+        return any(array.type.startswith("query") and has_rows(array.values) for array in self.found.list_sent())
+
+    def link_columns(self, rng: np.random.Generator) -> list[tuple[str, ColumnsLink]]:
+        """Link columns of clients, by their names, to arrays that these send with a row for each example."""
+        arrays: dict[str, list[NDArray[np.float32]]] = {}
+        for array in self.found.list_sent():
+            arrays.setdefault(self.truth.nodes.get(array.node, ""), []).append(array.values)
+        links = []
+        for client, own in self._own_rows(arrays):
+            link = link_columns(own, spread_over(arrays[client]), rng)
+            if link is not None:
+                links.append((client, link))
+        return links
+
+    def link_norms(self, rng: np.random.Generator) -> list[tuple[str, NormsLink]]:
+        """Link labels of clients, by their names, to the norms of rows that these are sent."""
+        norms: dict[str, list[Floats]] = {}
+        for array, of_array in self.found.list_norms():
+            norms.setdefault(self.truth.nodes.get(self.found.nodes[array.node], ""), []).append(of_array)
+        links = []
+        for client, own in self._own_rows(norms):
+            link = link_norms(own, spread_over(norms[client]), rng)
+            if link is not None:
+                links.append((client, link))
+        return links
+
+    def _own_rows(self, clients: Iterable[str]) -> Iterator[tuple[str, OwnRows]]:
+        """Yield clients of whose examples it is known which row of their table each is, and these."""
+        for client in sorted({*clients} - {""}, key=lambda name: (len(name), name))[:_MOST_LINKED]:
+            own = None
+            if self.examples is not None:
+                own = list_own_rows(self.examples, client)
+            if own is not None:
+                yield client, own
+
+    @property
     def found(self) -> PlainValues:
         """What replies hold."""
         return self.scores.as_found(PlainValues)
@@ -129,6 +182,7 @@ class PlaintextCase(Case):
                 answers["owners"],
                 answers.get("labels", none),
                 frozenset(answers.get("whole", np.zeros(0, np.str_)).tolist()),
+                answers.get("rows"),
             )
         targets = self.knowledge.targets
         if targets is None or fields(targets.x) or len(targets) != len(self.truth.owners):

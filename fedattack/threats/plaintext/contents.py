@@ -30,12 +30,15 @@ class KnownExamples:
         NaN for none.
     whole
         Clients all of whose examples these are.
+    rows
+        (n,): which row of its holder's table each is, -1 where that is not known; ``None`` where it is of none.
     """
 
     x: NDArray[np.float32]
     owners: NDArray[np.str_]
     labels: NDArray[np.float64]
     whole: frozenset[str]
+    rows: NDArray[np.int64] | None = None
 
 
 @dataclass(frozen=True)

@@ -1,13 +1,13 @@
 """Judge plaintext: how often the numbers beside a client's model are nearest to an example on which it trained."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from fedattack.audit.finding import CANNOT_TELL, NO_EVIDENCE, ReadOff
+from fedattack.audit.finding import AUC, CANNOT_TELL, NO_EVIDENCE, PROPORTION, ReadOff
 from fedattack.audit.judge import Judge
 from fedattack.audit.measures import UNKNOWN, Measurement, Rate, measure, no_value
 from fedattack.audit.readoff import read_off
@@ -19,6 +19,7 @@ from fedattack.threats.plaintext.contents import Contents
 from fedattack.threats.plaintext.exchange import Nearest
 from fedattack.threats.plaintext.groups import SmallGroups
 from fedattack.threats.plaintext.items import EXAMPLES
+from fedattack.threats.plaintext.row_links import Link, Linked
 from fedattack.threats.plaintext.tables import (
     BESIDE,
     CLIENTS,
@@ -35,7 +36,10 @@ EQUAL = 0.9999
 """Likeness from which on a vector is an example, but for scale, offset and rounding."""
 
 # Streams of random numbers, apart from each other.
-_SHUFFLING, _TESTING, _EXAMPLES, _STATISTICS, _VALUES, _GROUPS = 1, 2, 3, 4, 5, 6
+_SHUFFLING, _TESTING, _EXAMPLES, _STATISTICS, _VALUES, _GROUPS, _COLUMNS, _NORMS = 1, 2, 3, 4, 5, 6, 7, 8
+
+ListLinks = Callable[[PlaintextCase, np.random.Generator], Sequence[tuple[str, Link]]]
+"""Links what rows tell to examples, by clients."""
 
 
 class PlaintextJudge(Judge[PlaintextCase]):
@@ -182,6 +186,47 @@ class PlaintextJudge(Judge[PlaintextCase]):
             row["certain"] = self._groups.is_certain((name, type_))
             rows.append(row)
         return sorted(rows, key=lambda row: (not row["certain"], -row["small"]))
+
+    @measure("columns", "Columns of own examples that are a linear image of what a client sends row by row")
+    def find_columns(self) -> Measurement | None:
+        """Make columns of examples of embeddings, by rows that the attacker knows, and try it on others."""
+        found = self._judge_links(
+            PlaintextCase.link_columns, _COLUMNS, PROPORTION, "how much of a column's variance a linear image explains"
+        )
+        if found is not None or not any(self.each(lambda case: case.has_query_rows)):
+            return found
+        return no_value(
+            "clients answer queries with arrays that have rows, as embeddings are, and nobody knows which row is which "
+            "example: state the examples in the order of the rows by --examples module:function"
+        )
+
+    @measure("gradient-labels", "Labels that the norms of rows tell that a client is sent")
+    def find_gradient_labels(self) -> Measurement | None:
+        """Tell labels of two classes by the norms of gradients."""
+        return self._judge_links(
+            PlaintextCase.link_norms, _NORMS, AUC, "the area under the ROC curve of the rows' norms"
+        )
+
+    def _judge_links(self, list_links: ListLinks, stream: int, units: str, what: str) -> Measurement | None:
+        """Judge what rows tell of examples; nothing where it is not known which row is which example."""
+        by_run = []
+        for case in self.cases:
+            rng = np.random.default_rng((case.seed, stream))
+            if links := [each for _, each in list_links(case, rng)]:
+                by_run.append(links)
+        if not by_run:
+            return None
+        linked = Linked(by_run)
+        rate = Rate.of(linked.scores)
+        null = linked.draw(np.random.default_rng((self.cases[0].seed, stream, _SHUFFLING)), 200)
+        return rate.measured(
+            f"the value is {what}, the mean over clients; the null is the same where the examples change their rows",
+            null=null_of(null.tolist(), rate.n),
+            chance=float(null.mean()),
+            test=linked.test(np.random.default_rng((self.cases[0].seed, stream, _TESTING))),
+            by_seed=rate.by_seed,
+            units=units,
+        )
 
     def _show(self, table: Table) -> dict[str, Any]:
         return {name: rows for name, rows in self.show(table).items() if rows}

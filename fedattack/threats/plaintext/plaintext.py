@@ -22,6 +22,7 @@ from fedattack.record import Record
 from fedattack.record.format import Arrays
 from fedattack.threats.plaintext.arrays import Sent, sent_arrays, spread_arrays
 from fedattack.threats.plaintext.options import FEWEST, PlaintextOptions
+from fedattack.threats.plaintext.row_norms import list_row_norms
 from fedattack.threats.plaintext.single_values import MOST_LISTS, ValueList, find_values
 from fedattack.threats.plaintext.values import Plain, families_of, plain_replies, vectors_of
 
@@ -115,6 +116,16 @@ class SentArray:
         return math.prod(self.shape)
 
 
+@dataclass(frozen=True)
+class SentRows:
+    """An array with rows that a node is sent: its name, the type of the message, its rows, and the node's index."""
+
+    name: Name
+    type: Name
+    rows: Annotated[int, Field(ge=1)]
+    node: Annotated[int, Field(ge=0)]
+
+
 @dataclass(frozen=True, eq=False)
 class PlainValues:
     """What replies hold in plaintext.
@@ -152,6 +163,10 @@ class PlainValues:
         Why no values of examples were computed; empty where they were.
     smallest_group
         Below how many examples a group is small.
+    received
+        Arrays with rows that nodes are sent beside a model.
+    norms
+        (norms,): those of their rows, one array behind the other.
     """
 
     nodes: tuple[Name, ...]
@@ -172,6 +187,8 @@ class PlainValues:
     value_alone: Annotated[NDArray[np.bool_] | None, Axes("told")] = None
     untold: Annotated[Name, OPTIONAL] = ""
     smallest_group: Annotated[int, Field(ge=2, le=1_000_000), OPTIONAL] = FEWEST
+    received: Annotated[tuple[SentRows, ...], Field(max_length=_MOST_ARRAYS), OPTIONAL] = ()
+    norms: Annotated[NDArray[np.float64] | None, Axes("norms", low=0)] = None
 
     def fault(self) -> str:
         """Expect as many numbers as the vectors are long, and as the arrays hold."""
@@ -179,6 +196,10 @@ class PlainValues:
             return "the vectors do not fit their numbers"
         if self.value_lists is not None and self.value_lists.max(initial=-1) >= len(self.values):
             return "the values are of lists that are not there"
+        if any(array.node >= len(self.nodes) for array in self.received):
+            return "arrays were sent to nodes that are not there"
+        if sum(array.rows for array in self.received) != (0 if self.norms is None else len(self.norms)):
+            return "the norms do not fit the arrays"
         contents, senders = self.contents, self.senders
         if contents is None or senders is None:
             return "the arrays have no numbers" if self.sent else ""
@@ -197,6 +218,13 @@ class PlainValues:
             listed.append(Sent(self.nodes[node], array.type, array.name, values, array.whole, array.precision))
             start += array.size
         return listed
+
+    def list_norms(self) -> list[tuple[SentRows, NDArray[np.float64]]]:
+        """Return the arrays that nodes are sent, and the norms of their rows."""
+        if self.norms is None:
+            return []
+        ends = np.cumsum([array.rows for array in self.received])
+        return list(zip(self.received, np.split(self.norms, ends[:-1]), strict=True))
 
     def list_told(self, index: int) -> list[tuple[int, float, bool]]:
         """Return the examples that a list tells: their indices, bits, and whether no other comes as near."""
@@ -255,6 +283,7 @@ class Plaintext(Attack, Plants):
             seen.progress(done + 1, len(replies))
         values = _gather_values(replies)
         told = find_values(seen, record, columns)
+        row_norms = [array for array in list_row_norms(record) if array.node in columns][:_MOST_ARRAYS]
         if left_out:
             seen.notes.append(
                 f"{left_out:,} lists and families of numbers beside the model are more than are looked at"
@@ -281,6 +310,11 @@ class Plaintext(Attack, Plants):
             value_alone=np.array(told.alone, dtype=np.bool_),
             untold=told.why,
             smallest_group=self.options.smallest_group,
+            received=tuple(
+                SentRows(short(array.name, 200), array.type, len(array.norms), columns[array.node])
+                for array in row_norms
+            ),
+            norms=np.concatenate([np.zeros(0), *(array.norms for array in row_norms)]),
         )
 
 

@@ -183,6 +183,10 @@ SECTION = Section(
         "it sends under one name{interval}{chance}.",
         "small-groups": "Of the groups of a client's examples whose sizes it sends, {value} have few examples"
         "{interval}{chance}.",
+        "columns": "Of the variance of a party's columns, {value} are explained by a linear image of what it sends for "
+        "each example, where the attacker knows the examples of half of the rows{interval}{chance}.",
+        "gradient-labels": "The norms of the gradients that a party is sent tell two classes apart with {value}"
+        "{interval}{chance}.",
         "single-values": "Of a client's own known examples, {value} have a loss, a prediction or an embedding in what "
         "it sends under one name{interval}{chance}.",
     },
