@@ -221,7 +221,7 @@ class PlainValues:
 
     def list_norms(self) -> list[tuple[SentRows, NDArray[np.float64]]]:
         """Return the arrays that nodes are sent, and the norms of their rows."""
-        if self.norms is None:
+        if self.norms is None or not self.received:
             return []
         ends = np.cumsum([array.rows for array in self.received])
         return list(zip(self.received, np.split(self.norms, ends[:-1]), strict=True))
