@@ -50,7 +50,7 @@ from fedattack.runs.watch import Watch
 from fedattack.witness import SERVER, Witness, read_witnesses
 
 _WHERE = "the app's answers"
-_HINT = "expected what fedattack.apps.answering writes"
+_HINT = "expected a file that fedattack.apps.answering writes"
 
 
 @dataclass(frozen=True)

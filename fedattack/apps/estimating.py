@@ -204,7 +204,7 @@ class EstimatorPlayer(UpdatesPlayer):
         except DataError:
             raise
         except Exception as cause:
-            raise DataError(f"{self._name} does not take the attributes that clients send: {one_line(cause)}") from None
+            raise DataError(f"{self._name} cannot take the attributes that clients send: {one_line(cause)}") from None
 
     def take(self, weights: Arrays) -> None:
         """Put other weights in."""
@@ -228,7 +228,7 @@ class EstimatorPlayer(UpdatesPlayer):
         """Say what stands for what, and what of the estimator no client sends."""
         yield self._content.describe(self._name)
         if self._has_pipeline:
-            yield f"examples are what {self._name} takes as the last step of a pipeline, after the steps before it"
+            yield f"{self._name} is the last step of a pipeline: its examples are the outputs of the steps before it"
         if self._left:
             yield f"{short(', '.join(self._left), 80)}, which clients also send, is not an attribute of {self._name}"
         if not self._is_whole:

@@ -71,7 +71,7 @@ def _losses_of_classes(estimator: Any, x: NDArray[Any], y: NDArray[Any]) -> NDAr
         losses: NDArray[np.float64] = -np.log(probabilities[rows, columns].clip(min=_LEAST))
         return losses
     if not hasattr(estimator, "decision_function"):
-        raise DataError(f"{type(estimator).__name__} gives classes alone, and no probability or margin of them")
+        raise DataError(f"{type(estimator).__name__} returns only classes, and no probabilities or margins")
     scores = np.asarray(estimator.decision_function(x), np.float64)
     if scores.ndim == 1:
         margins = np.where(columns == 1, scores, -scores)
@@ -80,7 +80,7 @@ def _losses_of_classes(estimator: Any, x: NDArray[Any], y: NDArray[Any]) -> NDAr
         others[rows, columns] = -np.inf
         margins = scores[rows, columns] - others.max(axis=1)
     else:
-        raise DataError(f"{type(estimator).__name__} decides between pairs of classes: there is no margin of one class")
+        raise DataError(f"{type(estimator).__name__} decides between pairs of classes: a single class has no margin")
     return np.asarray(np.logaddexp(0, -margins))
 
 
@@ -145,7 +145,7 @@ class Attributes(Content):
         """Put arrays in the place of attributes of a copy, and what follows from them beside."""
         for name, attribute in self._places.items():
             if name not in arrays:
-                raise DataError(f"{short(name, 60)}, which is the {attribute} of {name_of(estimator)}, is not there")
+                raise DataError(f"{short(name, 60)}, which is the {attribute} of {name_of(estimator)}, is missing")
         if is_machine(estimator):
             # As many support vectors as each client has.
             return KernelMachine.of(
@@ -156,8 +156,8 @@ class Attributes(Content):
             known, array = attribute.read(copy), np.asarray(arrays[name])
             if array.size != known.size:
                 raise DataError(
-                    f"{short(name, 60)} has shape {array.shape}, and the {attribute} of {name_of(estimator)}, fitted "
-                    f"to the target records, {known.shape}"
+                    f"{short(name, 60)} has shape {array.shape}, but the {attribute} of {name_of(estimator)} has "
+                    f"shape {known.shape} when it is fitted to the target records"
                 )
             attribute.put(copy, array.reshape(known.shape).astype(known.dtype))
         _derive(copy, {str(attribute) for attribute in self._places.values()})
@@ -166,7 +166,7 @@ class Attributes(Content):
     def describe(self, name: str) -> str:
         """Say which array is which attribute."""
         sent = ", ".join(f"{array} as its {attribute}" for array, attribute in self._places.items())
-        return f"losses are those of the app's own {name}, with what a client sends in it: {short(sent, 200)}"
+        return f"losses come from the app's own {name}, with the values that a client sends: {short(sent, 200)}"
 
 
 class Rows(Content):
@@ -179,7 +179,7 @@ class Rows(Content):
     def put(self, estimator: Any, arrays: Arrays) -> Any:
         """Fit an estimator like this one to the rows."""
         if missing := [name for name in self.names if name not in arrays]:
-            raise DataError(f"{short(missing[0], 60)}, which {name_of(estimator)} was fitted to, is not there")
+            raise DataError(f"{short(missing[0], 60)}, which {name_of(estimator)} was fitted to, is missing")
         x, y = np.asarray(arrays[self._x], np.float64), None
         if self._y is not None:
             y = np.asarray(arrays[self._y]).reshape(-1)
@@ -188,7 +188,8 @@ class Rows(Content):
     def describe(self, name: str) -> str:
         """Say what is fitted to what."""
         return (
-            f"clients send the rows that {name} is fitted to, as {short(', '.join(self.names), 80)}: it is fitted anew"
+            f"clients send the rows that {name} is fitted to, as {short(', '.join(self.names), 80)}: fedattack "
+            "fits it to these rows again"
         )
 
 
@@ -271,8 +272,8 @@ def _match(cases: Sequence[tuple[Arrays, Any]]) -> dict[str, Attribute]:
         ]
         if len(equal) > 1:
             raise DataError(
-                f"{short(name, 60)} equals {' and '.join(map(str, equal))} of {name_of(first)}: which one clients send "
-                "is not known"
+                f"{short(name, 60)} equals {' and '.join(map(str, equal))} of {name_of(first)}, and fedattack does "
+                "not know which of these clients send"
             )
         if equal and equal[0] in matched.values():
             raise DataError(f"a reply holds the {equal[0]} of {name_of(first)} more than once")

@@ -249,4 +249,4 @@ def test_the_last_step_of_a_pipeline_takes_examples_as_witnesses_see_them():
     np.testing.assert_allclose(player.losses(), -np.log(fitted.predict_proba(x)[np.arange(60), Y]), rtol=1e-6)
     said = [*player.list_assumptions()]
     assert "m, which clients also send, is not an attribute of LogisticRegression" in said
-    assert any(line.startswith("examples are what LogisticRegression takes as the last step of a pip") for line in said)
+    assert any(line.startswith("LogisticRegression is the last step of a pipeline") for line in said)

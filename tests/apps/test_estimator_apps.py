@@ -169,7 +169,7 @@ def test_an_estimator_without_losses_is_named(tmp_path, folder, here):
     (posed,) = pose_all([part], app=app)
     assert posed.knowledge.answers is None
     assert "IsolationForest" in posed.reasons["losses"]
-    assert "do not follow the attributes that clients send" in posed.reasons["losses"]
+    assert "do not depend on the attributes that clients send" in posed.reasons["losses"]
     assert "plaintext" in attack_all([part], [posed]).scored
 
 
