@@ -178,6 +178,7 @@ def app_at_hand(folder: Path) -> None:
 README = Document("README.md", app_at_hand)
 CLAIMS = Document("fedattack/claims/README.md", claimed)
 OBSERVE = Document("fedattack/observe/README.md", your_project)
+RECORD = Document("fedattack/observe/RECORD.md", your_project)
 OWN_APP = Document("simulations/tutorials/own-app.md", clinic)
 ANY_FRAMEWORK = Document("simulations/tutorials/any-framework.md", handmade)
 # Frameworks of the tutorial in whose place something in NumPy computes where they are not installed.
@@ -210,6 +211,8 @@ DOCUMENTS = (
     Document("fedattack/threats/exact/README.md"),
     Document("fedattack/threats/sequences/README.md"),
     OBSERVE,
+    Document("fedattack/observe/APPS.md"),
+    RECORD,
     DEFENCES,
     CLAIMS,
     Document("fedattack/claims/CANARIES.md"),
@@ -333,7 +336,7 @@ def run_block(document: Document, code: str, reader: Reader, monkeypatch) -> Non
 @pytest.mark.flower
 def test_your_own_project_is_judged(reader):
     """What the guide's last step wrote: the report of a project that was observed, attacked and told the truth of."""
-    findings = reader.folder(OBSERVE).parent / "srv" / "audit" / "findings.json"
+    findings = reader.folder(RECORD).parent / "srv" / "audit" / "findings.json"
     if not findings.exists():
         pytest.skip("the guide was not followed to its end")
     headlines = {finding.attack: finding for finding in read_findings(findings.parent) if finding.headline}

@@ -20,7 +20,7 @@ from tests.worlds.attacked import audit_folder
 from tests.worlds.federation import write_run
 from tests.worlds.sealed import edit
 
-GUIDE_NAME = "fedattack/observe/README.md"
+GUIDE_NAME = "fedattack/observe/RECORD.md"
 GUIDE = (ROOT / GUIDE_NAME).read_text(encoding="utf-8")
 
 

@@ -48,7 +48,7 @@ def test_nothing_is_fetched_from_elsewhere(site):
 def test_the_reference_has_what_the_program_says(site):
     audit = (site / "reference/commands/audit.html").read_text(encoding="utf-8")
     assert "--supernodes" in audit
-    assert "Number of clients; by default what the app or Flower" in audit
+    assert "Number of clients; by default the number that the app or Flower" in audit
     assert "observe.ObservedStrategy" in (site / "reference/library/observe.html").read_text(encoding="utf-8")
     assert "Secure aggregation" in (site / "reference/glossary.html").read_text(encoding="utf-8")
     assert "sia.asr-beyond-labels" in (site / "reference/findings.html").read_text(encoding="utf-8")
