@@ -161,7 +161,7 @@ def test_labels_that_explain_a_leak_are_in_the_answer_and_not_in_the_sixth_row()
     assert "hardly which one" in " ".join(answer.why)
     (answer,) = answers_of([asr(), beside("asr-beyond-labels", "leak", 0.2)], RUN)
     assert answer.short == "Yes: 5.8 times as often as guessing."
-    assert "Single examples are traced, beyond labels alone." in answer.why
+    assert "The server traces single examples, beyond what labels alone give." in answer.why
     assert "labels alone 20.0%" in answer.strip.svg
     (answer,) = answers_of([asr()], RUN)
     assert "It is not known whether labels" in " ".join(answer.why)

@@ -154,7 +154,7 @@ def _say_parts(explained: Mapping[str, Any]) -> str:
 def _say_beyond(headline: Finding, hardest: Finding, name: str, left: tuple[float, float]) -> str:
     """Say whether the success is more than what the hardest null gives; empty where there is nothing to explain."""
     if hardest.verdict == LEAK:
-        return f"Single examples are traced, beyond {name}."
+        return f"The server traces single examples, beyond what {name} give."
     if headline.verdict != LEAK:
         return ""
     if _shows_nothing(hardest):
