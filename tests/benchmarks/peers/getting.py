@@ -101,6 +101,14 @@ JAX_PRIVACY = Clone(
     ("jax_privacy/auditing.py",),
 )
 
+TABLEAK = Clone(
+    "authors' code",
+    "tableak",
+    "https://github.com/eth-sri/tableak",
+    "6b8c1c82ffe85bc6fdd96938ac42b6c9b5685300",
+    ("attacks/gradient_inversion_attack.py", "attacks/fed_avg_inversion_attack.py", "datasets/ADULT/adult.data"),
+)
+
 
 def load_file(path: Path) -> types.ModuleType:
     """Import one file that belongs to no package.
