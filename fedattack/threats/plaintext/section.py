@@ -74,10 +74,10 @@ def _say_what_is_certain(
     kinds = [_count_kind(count, kind) for kind, count in certain.items()]
     # Each finding counts the clients of which something of its own is certain.
     clients = max(finding.read_off["clients"] for finding in findings if finding.read_off is not None)
-    words = f"{list_words(kinds, 'and')} of {count_words(clients, 'client')}"
+    words = f"{list_words(kinds, 'and')}, of {count_words(clients, 'client')}"
     if len(findings[0].seeds) > 1:
         words += f" in {len(findings[0].seeds)} runs"
-    words += " are certain" if certain.total() > 1 else " is certain"
+    words += ", are certain" if certain.total() > 1 else ", is certain"
     if whole:
         words += f"; {list_words(whole, 'and')} of the senders stand there, too"
     return words
