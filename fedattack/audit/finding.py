@@ -215,6 +215,11 @@ class Finding:
         return self.verdict == LEAK and self.read_off is not None and self.read_off["certain"] > 0
 
     @property
+    def certain(self) -> int:
+        """How much of a leak is certain; 0 where nothing is."""
+        return self.read_off["certain"] if self.is_certain and self.read_off is not None else 0
+
+    @property
     def is_right_in_part(self) -> bool:
         """Whether something that was read off is right."""
         return self.read_off is not None and self.read_off["right"] > 0
@@ -259,20 +264,20 @@ def answering(findings: Sequence[Finding]) -> list[Finding]:
     """Return, for each headline, the finding that answers its attack's question.
 
     That is the headline, unless another finding of the attack is a leak and the headline is none, or is certain and the
-    headline is not. A headline that was fixed in advance may have no power for so few targets. All verdicts of a report
-    are corrected together, so that each leak among them is one; see
-    :func:`fedattack.audit.significance.correct_findings`.
+    headline is not; of several that are certain it is the one with most of it. A headline that was fixed in advance may
+    have no power for so few targets. All verdicts of a report are corrected together, so that each leak among them is
+    one; see :func:`fedattack.audit.significance.correct_findings`.
     """
     leaks: dict[str, Finding] = {}
-    # Of the leaks of an attack the first counts, the certain ones before the others: `sorted` is stable.
-    for finding in sorted(findings, key=lambda finding: not finding.is_certain):
+    # Of the leaks of an attack that counts of which most is certain, and else the first: `sorted` is stable.
+    for finding in sorted(findings, key=lambda finding: -finding.certain):
         if finding.verdict == LEAK:
             leaks.setdefault(finding.attack, finding)
     chosen = []
     for headline in findings:
         if headline.headline:
             best = leaks.get(headline.attack, headline)
-            is_best = headline.verdict == LEAK and headline.is_certain == best.is_certain
+            is_best = headline.verdict == LEAK and (headline.is_certain or not best.is_certain)
             chosen.append(headline if is_best else best)
     return chosen
 

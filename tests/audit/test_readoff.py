@@ -105,3 +105,5 @@ def test_findings_of_earlier_versions_are_read():
     # What is certain answers before what a test shows.
     shown, certain = finding(verdict=LEAK, headline=True), finding(verdict=LEAK, metric="sure", read_off=read(1, 1))
     assert answering([shown, certain]) == [certain]
+    more = finding(verdict=LEAK, metric="surer", read_off=read(3, 2))
+    assert answering([shown, certain, more]) == [more]

@@ -152,9 +152,10 @@ class PlaintextJudge(Judge[PlaintextCase]):
         right: list[Any] = []
         certain: list[Any] = []
         for name, of_name in groups.by_name.items():
-            counts = [sizes.count_small(groups.least) for sizes in of_name]
-            right += counts
-            certain += [count * groups.is_certain(name) for count in counts]
+            # A client's list of sizes is one thing that is told, however many small groups it has.
+            told = [(sizes.count_small(groups.least) > 0).astype(np.int64) for sizes in of_name]
+            right += told
+            certain += [of_clients * groups.is_certain(name) for of_clients in told]
         return rate.measured(
             f"small groups are of fewer than {groups.least} examples; the null is lists each of whose numbers may be "
             "any client's",
@@ -164,7 +165,7 @@ class PlaintextJudge(Judge[PlaintextCase]):
             test=groups.test(np.random.default_rng((self.cases[0].seed, _GROUPS, _TESTING))),
             series=self._show(GROUPS),
             by_seed=rate.by_seed,
-            read_off=read_off("small group", right, certain),
+            read_off=read_off("size list", right, certain),
         )
 
     @cached_property
