@@ -29,9 +29,8 @@ from fedattack.threats.plaintext.row_links import (
     link_columns,
     link_norms,
     list_own_rows,
-    spread_over,
 )
-from fedattack.threats.plaintext.row_norms import has_rows
+from fedattack.threats.plaintext.row_norms import has_rows, spread_over
 from fedattack.threats.plaintext.values import likeness, parts_of
 
 THREAT = "plaintext"

@@ -96,6 +96,11 @@ class _ByModel:
         self._model = known.build()
         self._columns: dict[tuple[str, int, str], list[Column] | None] = {}
         self._rounds = {round_.seq: round_ for round_ in seen.record}
+        self._replies: dict[tuple[int, str], Observation] = {}
+        for round_ in seen.record:
+            for reply in round_.observations:
+                if reply.status == "ok":
+                    self._replies[round_.seq, reply.node] = reply
         size = sum(value.numel() for value in self._model.state_dict().values())
         try:
             size += activations(self._model, Inputs.of(targets.x[:1]).leaves["0"])
@@ -138,16 +143,10 @@ class _ByModel:
             return round_.common
         if kind == "after":
             return round_.after
-        reply = self._find_reply(seq, node)
+        reply = self._replies.get((seq, node))
         if reply is None:
             return None
         return reply.arrays if kind == "reply" else reply.received
-
-    def _find_reply(self, seq: int, node: str) -> Observation | None:
-        for reply in self._rounds[seq].observations:
-            if reply.node == node and reply.status == "ok":
-                return reply
-        return None
 
     def _compute(self, key: tuple[str, int, str]) -> list[Column] | None:
         """Return what examples give under a model; ``None`` where there is none, or too many were asked."""
@@ -156,7 +155,7 @@ class _ByModel:
             arrays = self._read(kind, seq, node)
             if arrays is None:
                 return None
-            reply = self._find_reply(seq, node)
+            reply = self._replies.get((seq, node))
             if kind == "received" and reply is not None and not reply.singled_out:
                 # All clients were sent this one: it is asked once.
                 key = ("common", seq, "")

@@ -6,7 +6,7 @@ embedding that it sends? And does the norm of the gradient that it is sent tell 
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,9 +21,6 @@ DRAWS = 2_000
 
 # Rows that are compared; of more, some are drawn. Columns of an embedding, and known rows for each of these.
 _MOST_ROWS, _MOST_WIDTH, _ROWS_EACH = 400, 64, 2
-
-# Arrays of a client that are tried.
-_MOST_ARRAYS = 6
 
 Floats = NDArray[np.float64]
 Order = NDArray[np.int64]
@@ -173,12 +170,6 @@ class Linked:
     def test(self, rng: np.random.Generator) -> Significance:
         """Say how likely so high a score is by accident."""
         return significance_of(self.value, self.draw, rng, "the rows of each client exchanged", draws=DRAWS)
-
-
-def spread_over(arrays: Sequence[Any]) -> list[Any]:
-    """Return some of many arrays, from the first to the last."""
-    chosen = np.linspace(0, len(arrays) - 1, min(_MOST_ARRAYS, len(arrays))).astype(int)
-    return [arrays[index] for index in chosen.tolist()]
 
 
 def link_columns(own: OwnRows, arrays: Sequence[NDArray[np.float32]], rng: np.random.Generator) -> ColumnsLink | None:

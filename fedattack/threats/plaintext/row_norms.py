@@ -4,8 +4,9 @@ Li et al. 2022, "Label leakage and protection in two-party split learning": wher
 less sure of its examples, and the gradients of their embeddings are longer.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,11 +14,13 @@ from numpy.typing import NDArray
 from fedattack.base.errors import RecordError
 from fedattack.record import Record
 
+T = TypeVar("T")
+
 # Rows of an array at least and at most, and numbers of one.
 FEWEST_ROWS, _MOST_ROWS, _MOST_NUMBERS = 8, 2**16, 2**24
 
-# Arrays of one name that each node is sent and that are kept, spread over the run.
-_MOST_ARRAYS = 3
+# Arrays of a node that are looked at, spread over the run.
+_MOST_ARRAYS = 6
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,9 +40,14 @@ def list_row_norms(record: Record) -> list[RowNorms]:
         by_name.setdefault((array.node, array.type, array.name), []).append(array)
     kept = []
     for arrays in by_name.values():
-        chosen = np.linspace(0, len(arrays) - 1, min(_MOST_ARRAYS, len(arrays))).astype(int)
-        kept += [arrays[index] for index in chosen.tolist()]
+        kept += spread_over(arrays)
     return kept
+
+
+def spread_over(arrays: Sequence[T]) -> list[T]:
+    """Return some of many arrays, from the first to the last."""
+    chosen = np.linspace(0, len(arrays) - 1, min(_MOST_ARRAYS, len(arrays))).astype(int)
+    return [arrays[index] for index in chosen.tolist()]
 
 
 def _find_norms(record: Record) -> Iterator[RowNorms]:

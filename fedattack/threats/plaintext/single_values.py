@@ -44,6 +44,9 @@ _FAR = 10.0
 # Nearest examples that are compared with a row, and how near they are, in parts of the largest number of a column.
 _NEIGHBOURS, _LOOSE = 8, 1e-2
 
+# Rows up to which all values are compared.
+_FEW_ROWS = 4
+
 # Another example is no rival if it is so many times as far.
 _FARTHER = 10.0
 
@@ -209,10 +212,7 @@ def _match(of_name: _OfName, index: int, rows: Rows, given: Given, labels: NDArr
     errors = np.maximum(given.errors[examples], 2 * rows.precision * np.abs(values))
     scale = np.abs(values).max(axis=0)
     scale[scale == 0] = 1.0
-    tree = cKDTree(values / scale, compact_nodes=False, balanced_tree=False)
-    neighbours = min(_NEIGHBOURS, len(values))
-    _, nearest = tree.query(table / scale, k=neighbours, p=np.inf, distance_upper_bound=_LOOSE)
-    nearest = nearest.reshape(len(table), neighbours)
+    nearest = _seek_nearest(table / scale, values / scale)
     row, column = np.nonzero(nearest < len(values))
     near = nearest[row, column]
     # In units of the error that rounding explains: from 1 on it is another value.
@@ -238,6 +238,23 @@ def _match(of_name: _OfName, index: int, rows: Rows, given: Given, labels: NDArr
         hit.alone = hit.alone or bool((others > _FARTHER).all())
         if labels is not None and labels.dtype.kind in "iu" and table.shape[1] > labels.max() > 0:
             hit.right = int(table[at[0]].argmax()) == int(labels[examples[item]])
+
+
+def _seek_nearest(rows: Floats, values: Floats) -> NDArray[np.int64]:
+    """Return the values that are nearest to each row, (rows, some), by the largest difference in a column.
+
+    In the place of one that is not near stands the number of all values.
+    """
+    neighbours = min(_NEIGHBOURS, len(values))
+    if len(rows) > _FEW_ROWS:
+        tree = cKDTree(values, compact_nodes=False, balanced_tree=False)
+        _, nearest = tree.query(rows, k=neighbours, p=np.inf, distance_upper_bound=_LOOSE)
+        return np.asarray(nearest.reshape(len(rows), neighbours))
+    # A tree takes longer to build than few rows to compare.
+    distances = np.abs(rows[:, None] - values).max(axis=2)
+    nearest = np.argsort(distances, axis=1)[:, :neighbours]
+    is_near = np.take_along_axis(distances, nearest, axis=1) < _LOOSE
+    return np.where(is_near, nearest, len(values))
 
 
 def _sum_up(hits: Mapping[int, _Hit], replies: int, examples: int) -> float:

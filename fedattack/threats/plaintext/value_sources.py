@@ -148,4 +148,6 @@ def _make_rows(
 def distinct_rows(table: Floats) -> Floats:
     """Return the rows that are finite and not whole numbers, each once."""
     finite = table[np.isfinite(table).all(axis=1)]
-    return np.asarray(np.unique(finite[(finite != np.rint(finite)).any(axis=1)], axis=0))
+    kept = finite[(finite != np.rint(finite)).any(axis=1)]
+    # Sorting one row would take most of the time.
+    return kept if len(kept) < 2 else np.asarray(np.unique(kept, axis=0))

@@ -196,5 +196,5 @@ def test_norms_are_kept_of_some_arrays_of_each_name(tmp_path):
     found = []
     for each in list_row_norms(Record(tmp_path / "record")):
         found.append((each.node, each.type, each.name, round(float(each.norms[0] ** 2 / 2))))
-    spread = [(node, "query.back", "g", number**2) for node in "ab" for number in (1, 4, 7)]
+    spread = [(node, "query.back", "g", number**2) for node in "ab" for number in (1, 2, 3, 4, 5, 7)]
     assert sorted(found) == sorted([*spread, ("a", "train", "g", 9)])

@@ -12,7 +12,7 @@ from fedattack.attacks import ATTACKS, read_knowledge
 from fedattack.audit.finding import LEAK, NO_EVIDENCE
 from fedattack.record import Record
 from fedattack.threats.plaintext.section import _explain
-from fedattack.threats.plaintext.single_values import Told, _match, _OfName, _tell
+from fedattack.threats.plaintext.single_values import Told, _match, _OfName, _seek_nearest, _tell
 from fedattack.threats.plaintext.value_sources import Given, Rows, list_rows
 from tests.threats.plaintext.values_world import CLASSES, CLIENTS, EACH, ROUNDS, losses, nothing, write_values_run
 from tests.threats.plaintext.world import judged_all
@@ -185,6 +185,18 @@ def test_matches_are_those_of_a_loop_over_all_pairs(width):
     assert {*hits} == met >= {*range(30)}
     assert {item for item, hit in hits.items() if hit.alone} == alone
     assert not {0, 1} & alone
+
+
+@pytest.mark.parametrize("width", [1, 3])
+def test_few_rows_are_compared_as_many_are(width):
+    draw = np.random.default_rng(width)
+    values = draw.normal(size=(50, width))
+    rows = np.concatenate([values[:6] + draw.normal(0, 3e-3, (6, width)), draw.normal(size=(6, width))])
+    apart = np.concatenate([_seek_nearest(rows[[index]], values) for index in range(len(rows))])
+    together = _seek_nearest(rows, values)
+    for one, other in zip(apart, together, strict=True):
+        assert [*one] == [*other]
+    assert (together < 50).any(axis=1)[:6].sum() >= 5
 
 
 def test_accidents_are_as_rare_as_the_bits_say():
