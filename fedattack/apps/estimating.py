@@ -50,7 +50,8 @@ class _Fits:
                 return original(estimator, *args, **kwargs)
             call = inspect.signature(original).bind(estimator, *args, **kwargs)
             # What makes examples for another one takes others.
-            if np.shape(call.arguments.get("X"))[1:] != self.x.shape[1:]:
+            given: Any = call.arguments.get("X")
+            if np.shape(given)[1:] != self.x.shape[1:]:
                 return original(estimator, *args, **kwargs)
             if not any(estimator is known for known in self.estimators):
                 self.estimators.append(estimator)

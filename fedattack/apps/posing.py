@@ -272,8 +272,9 @@ def _find_unread(witnesses: Sequence[Witness], record: Record) -> dict[str, str]
 
 def _find_unlike(record: Record, knowledge: Knowledge) -> dict[str, str]:
     """Say of each attack that needs a model why replies give none, where these hold nothing that clients were sent."""
-    # Indices and values are no model by themselves, and become one.
-    if knowledge.answers is not None or (knowledge.sends is not None and knowledge.sends.sparse is not None):
+    sends = knowledge.sends
+    # Indices and values are no model by themselves, and become one; so does a vector.
+    if knowledge.answers is not None or (sends is not None and (sends.sparse or sends.flat)):
         return {}
     why = ""
     for round_ in record:

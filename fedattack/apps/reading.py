@@ -11,7 +11,7 @@ from fedattack.attacks.knowledge import Sends
 from fedattack.attacks.reply_kinds import find_sparse
 from fedattack.base.errors import short
 from fedattack.record import Record
-from fedattack.record.views import ChangedEntries
+from fedattack.record.views import ChangedEntries, FlatVector
 from fedattack.witness import SERVER, Witness
 from fedattack.witness.comparing import are_changing
 from fedattack.witness.sent import (
@@ -99,7 +99,7 @@ def read_sends(witnesses: Sequence[Witness], record: Record | None = None) -> Re
     others = [read for read in reads if read not in alike]
     is_changed_by_mods = any(are_changing(each.mods) for each in witnesses)
     notes = _notes_of(alike, others, len(reads), is_changed_by_mods=is_changed_by_mods)
-    return Reading(_state_known(alike), rows, notes=tuple(notes))
+    return Reading(_state_known(alike, record), rows, notes=tuple(notes))
 
 
 def _describe_sparse(sparse: ChangedEntries) -> str:
@@ -149,16 +149,37 @@ def _find_most_alike(reads: Sequence[_Read]) -> list[_Read]:
     return [read for read in readable if read.form == forms[0][0]]
 
 
-def _state_known(alike: Sequence[_Read]) -> Sends | None:
+def _state_known(alike: Sequence[_Read], record: Record | None) -> Sends | None:
     """Return what the attacker knows of replies of one form; ``None`` where these are the local models."""
     known = Sends()
-    if alike[0].rest:
+    if flat := _find_flat(alike[0].arrays, record):
+        known = replace(known, flat=flat)
+        if alike[0].rest:
+            known = replace(known, arrays=flat.names)
+    elif alike[0].rest:
         known = replace(known, arrays=tuple(array.name for array in alike[0].arrays))
     if alike[0].differences:
         known = replace(known, factors={read.node: _middle(read.factors) for read in alike})
     if known == Sends():
         return None
     return known
+
+
+def _find_flat(arrays: Sequence[SentArray], record: Record | None) -> FlatVector | None:
+    """Say which arrays of the model stand in the one vector that is sent; ``None`` where it is sent otherwise.
+
+    They have the names of the arrays that the server sends, if it sends them one by one.
+    """
+    if len(arrays) != 1 or not arrays[0].parts:
+        return None
+    (vector,) = arrays
+    flat = FlatVector(vector.name, vector.parts, vector.shapes)
+    common = next((round_.common for round_ in record or () if round_.common), None)
+    if common is None or vector.name in common:
+        return flat
+    if [array.shape for array in common.values()] != [*flat.shapes]:
+        return None
+    return replace(flat, names=tuple(common))
 
 
 def _read_table(node: str, table: Sequence[SentArray]) -> _Read:
@@ -225,6 +246,11 @@ def _notes_of(
         # The spread of one client's factors, relative to their middle.
         if any(max(read.factors) - min(read.factors) > _STEADY * abs(_middle(read.factors)) for read in alike):
             yield "that factor changes from round to round; a value in the middle is used for each client"
+    if first.arrays[0].parts:
+        yield (
+            f"clients send their model as one vector, {short(first.arrays[0].name, 60)}: the attacker takes it for "
+            f"the {len(first.arrays[0].parts)} arrays of the model, one behind the other"
+        )
     if any(array.kind == CHANGED for read in alike for array in read.arrays):
         cause = "a mean, a moving average, noise or compression would do so, and the witness did not see which"
         if is_changed_by_mods:

@@ -23,7 +23,7 @@ from fedattack.base.untrusted import Text
 from fedattack.learning.importing import Asked, import_callable, trust_given
 from fedattack.learning.stated import OWN, LocalSGD
 from fedattack.record.schema import RecordId
-from fedattack.record.views import ChangedEntries
+from fedattack.record.views import ChangedEntries, FlatVector
 
 if TYPE_CHECKING:
     from torch import nn
@@ -267,6 +267,8 @@ class Sends:
         where replies are models.
     sparse
         How replies of indices and values are put back into the model; ``None`` for other replies.
+    flat
+        Which arrays of the model stand in the one vector that is sent; ``None`` for other replies.
     protocol
         ``fedmd`` where replies are predictions on public records though the record was not written as one of these;
         else empty.
@@ -275,6 +277,7 @@ class Sends:
     arrays: Annotated[tuple[Text, ...], Field(max_length=10_000)] = ()
     factors: Annotated[Mapping[Text, Finite] | None, OPTIONAL] = None
     sparse: Annotated[ChangedEntries | None, OPTIONAL] = None
+    flat: Annotated[FlatVector | None, OPTIONAL] = None
     protocol: Annotated[Literal["", "fedmd"], OPTIONAL] = ""
 
     def fault(self) -> str:

@@ -49,7 +49,7 @@ def as_models(record: Record, knowledge: Knowledge) -> Record:
         raise NeedsError(
             f"{record.path} holds sums of differences, and of no models; expected a record in the view individual"
         )
-    return record.read_as(sends.arrays, sends.factors, entries=sends.sparse, protocol=sends.protocol)
+    return record.read_as(sends.arrays, sends.factors, entries=sends.sparse, flat=sends.flat, protocol=sends.protocol)
 
 
 def named_for(record: Record, known: ModelKnowledge | None, frozen: Collection[str] = ()) -> Record:

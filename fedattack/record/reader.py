@@ -20,7 +20,7 @@ from fedattack.record.others import Others, in_words
 from fedattack.record.schema import Protocol
 from fedattack.record.singled import Weighing, find_singled, split
 from fedattack.record.storage import RecordStorage
-from fedattack.record.views import ChangedEntries, RecordView, move
+from fedattack.record.views import ChangedEntries, FlatVector, RecordView, move
 
 
 class Observation:
@@ -466,6 +466,7 @@ class Record:
         factors: Mapping[str, float] | None,
         *,
         entries: ChangedEntries | None = None,
+        flat: FlatVector | None = None,
         protocol: Protocol | Literal[""] = "",
     ) -> "Record":
         """Return a view of this record in which replies are local models; what is on disk stays as it is.
@@ -479,10 +480,13 @@ class Record:
             other nodes have no arrays then. ``None`` where replies are models.
         entries
             How replies of indices and values change the model that was sent; ``None`` for other replies.
+        flat
+            Which arrays stand in the one vector that models are sent as; ``None`` for other models. ``arrays`` and new
+            names are of these.
         protocol
             The protocol that the replies are of, where it is another than the record says.
         """
-        return self._seen_as(chosen=frozenset(arrays), factors=factors, entries=entries, protocol=protocol)
+        return self._seen_as(chosen=frozenset(arrays), factors=factors, entries=entries, flat=flat, protocol=protocol)
 
     def without(self, nodes: Iterable[str]) -> "Record":
         """Return a view of this record in which nothing of some nodes is seen; common models and sums stay."""

@@ -2,14 +2,14 @@
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from fedattack.base.stored import Finite
+from fedattack.base.stored import Count, Finite
 from fedattack.base.untrusted import Text
 from fedattack.record.arrays import StoredArrays
 from fedattack.record.format import Arrays, Parameter
@@ -77,6 +77,62 @@ class ChangedEntries:
             start += array.size
 
 
+@dataclass(frozen=True)
+class FlatVector:
+    """A model whose arrays are sent as one vector, one behind the other.
+
+    Attributes
+    ----------
+    vector
+        Name of the vector.
+    names, shapes
+        Names and shapes of the arrays that stand in it.
+    """
+
+    vector: Text
+    names: Annotated[tuple[Text, ...], Field(min_length=1, max_length=10_000)]
+    shapes: Annotated[tuple[Annotated[tuple[Count, ...], Field(max_length=32)], ...], Field(max_length=10_000)]
+
+    def fault(self) -> str:
+        """Expect a shape for each name."""
+        return "" if len(self.names) == len(self.shapes) else "the arrays of the vector do not fit their shapes"
+
+    @property
+    def size(self) -> int:
+        """How many numbers stand in it."""
+        return sum(map(math.prod, self.shapes))
+
+    def split(self, stored: Arrays) -> Arrays:
+        """Return arrays in which those of the model stand in the vector's place; others as they are.
+
+        Arrays without such a vector are returned themselves.
+        """
+        if self.vector not in stored or stored[self.vector].shape != (self.size,):
+            return stored
+        starts = dict(zip(self.names, np.cumsum([0, *map(math.prod, self.shapes)]).tolist(), strict=False))
+        shapes = dict(zip(self.names, self.shapes, strict=True))
+
+        def read(name: str) -> NDArray[Any]:
+            if name not in shapes:
+                return stored[name]
+            start = starts[name]
+            return stored[self.vector][start : start + math.prod(shapes[name])].reshape(shapes[name]).copy()
+
+        names = [*self.names, *(name for name in stored if name != self.vector)]
+        return StoredArrays(read, {name: name for name in names})
+
+    def describe(self, stored: Sequence[Parameter]) -> Sequence[Parameter]:
+        """Return a table of parameters likewise."""
+        for index, entry in enumerate(stored):
+            if entry.name == self.vector and entry.shape == (self.size,):
+                parts = [
+                    replace(entry, shape=shape).rename(name)
+                    for name, shape in zip(self.names, self.shapes, strict=True)
+                ]
+                return [*stored[:index], *parts, *stored[index + 1 :]]
+        return stored
+
+
 @dataclass(frozen=True, eq=False)
 class RecordView:
     """What is changed of a record between the disk and who reads it; nothing by default.
@@ -98,6 +154,9 @@ class RecordView:
         The protocol that the replies are of, where it is another than the record says; else empty.
     entries
         Of replies that are indices and values, how they change the model that was sent; ``None`` elsewhere.
+    flat
+        Of models that are sent as one vector, which arrays stand in it; ``None`` elsewhere. What else is said of names
+        is said of these.
     unseen
         Nodes of which nothing is shown.
     exchanges
@@ -111,11 +170,14 @@ class RecordView:
     factors: Mapping[str, float] | None = None
     protocol: Protocol | Literal[""] = ""
     entries: ChangedEntries | None = None
+    flat: FlatVector | None = None
     unseen: frozenset[str] = frozenset()
     exchanges: Mapping[int, Sequence[IndexedLine]] = field(default_factory=dict)
 
     def parameters(self, stored: Sequence[Parameter]) -> tuple[Parameter, ...]:
         """Return the table of parameters to show, given that on disk."""
+        if self.flat is not None:
+            stored = self.flat.describe(stored)
         shown = [entry.rename(self._rename(entry.name)) for entry in stored if self._shows(entry.name)]
         if not self.frozen:
             return tuple(shown)
@@ -136,6 +198,8 @@ class RecordView:
     def _show(self, stored: Arrays | None, parameters: Sequence[Parameter], *, zero: bool) -> Arrays | None:
         if stored is None:
             return None
+        if self.flat is not None:
+            stored = self.flat.split(stored)
         on_disk = {self._rename(name): name for name in stored if self._shows(name)}
         if not self.frozen:
             return StoredArrays(stored.__getitem__, on_disk)

@@ -30,6 +30,9 @@ from fedattack.witness.sent import (
 _EXACT = 1e-3
 _ALIKE = 0.5
 
+WHOLE = "the whole model"
+"""Stands for the name of an entry where all of a model is sent as one vector."""
+
 # Fewer rows may be a model's outputs by accident.
 _FEWEST_OUTPUTS = 3
 
@@ -51,6 +54,18 @@ class _StateEntry:
     name: str
     before: NDArray[Any] | None
     after: NDArray[Any]
+    parts: Sequence["_StateEntry"] = ()
+
+    @classmethod
+    def join(cls, entries: Sequence["_StateEntry"]) -> "_StateEntry":
+        """Put entries one behind the other into one vector."""
+        before = [entry.before for entry in entries if entry.before is not None]
+        return cls(
+            WHOLE,
+            np.concatenate([array.reshape(-1) for array in before]) if len(before) == len(entries) else None,
+            np.concatenate([entry.after.reshape(-1) for entry in entries]),
+            entries,
+        )
 
     def movement(self) -> NDArray[np.float64] | None:
         """Return after − before; ``None`` where that is not known, or no float."""
@@ -100,7 +115,10 @@ def kinds_of(
     """
     start = dict(before) or _read_received(after, received)
     entries = [_StateEntry(name, start.get(name), array) for name, array in after]
-    matches = _match_entries(entries, names, sent)
+    matches = [
+        _match_vector(match, array, entries, learns)
+        for match, array in zip(_match_entries(entries, names, sent), sent, strict=True)
+    ]
     arrays: list[SentArray] = []
     for name, array, match in zip(names, sent, matches, strict=True):
         described = _describe(name, array, match.entry, received, entries)
@@ -112,7 +130,7 @@ def kinds_of(
         arrays = _with_others(arrays, sent, others())
     arrays = _with_one_factor(arrays)
     arrays = _with_changed(arrays, sent, matches, is_changed=are_changing(mods))
-    used = [match.entry for match in matches]
+    used = [each for match in matches if match.entry for each in (match.entry, *match.entry.parts)]
     for entry in entries:
         # By identity: entries hold arrays, which compare number by number.
         if entry.name in learns and not any(entry is each for each in used):
@@ -165,6 +183,19 @@ def _match_entries(entries: Sequence[_StateEntry], names: Sequence[str], sent: A
     return matches
 
 
+def _match_vector(
+    match: _MatchedArray, array: NDArray[Any], entries: Sequence[_StateEntry], learns: Collection[str]
+) -> _MatchedArray:
+    """Match a vector of no entry with all that training changes, or all numbers with a point, if it is as long."""
+    if match.entry is not None or array.ndim != 1 or array.dtype.kind != "f":
+        return match
+    reals = [entry for entry in entries if entry.after.dtype.kind == "f"]
+    for chosen in ([entry for entry in reals if entry.name in learns], reals):
+        if len(chosen) > 1 and sum(entry.after.size for entry in chosen) == len(array):
+            return replace(match, entry=_StateEntry.join(chosen))
+    return match
+
+
 def _find_next(entries: Sequence[_StateEntry], array: NDArray[Any], start: int) -> int | None:
     """Return the index of the next entry from ``start`` on, and from the first again, that an array may belong to."""
     order = [(start + step) % len(entries) for step in range(len(entries))]
@@ -190,6 +221,9 @@ def _describe(
     described = SentArray(
         short(name), array.shape, str(array.dtype), UNKNOWN, "" if entry is None else short(entry.name)
     )
+    if entry is not None and entry.parts:
+        parts = tuple(short(part.name) for part in entry.parts)
+        described = replace(described, parts=parts, shapes=tuple(part.after.shape for part in entry.parts))
     if array.dtype.kind not in "fiub":
         return replace(described, kind=NO_FLOATS)
     # Before zeros: a bias may well be zero still.
@@ -199,7 +233,8 @@ def _describe(
         return replace(described, kind=_kind_of_integers(array, entry))
     if not array.any():
         return replace(described, kind=ZEROS)
-    if _is_received(array, received):
+    # What was received array by array may be sent back as one vector.
+    if _is_received(array, received) or (entry is not None and _is(entry.before, array)):
         return replace(described, kind=UNCHANGED)
     if entry is not None:
         return _with_factor(described, array, entry)

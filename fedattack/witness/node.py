@@ -701,7 +701,9 @@ def _find_only(watch: CallWatch, call: Call, models: list[SeenModel]) -> list[Se
         )
         return []
     has_state = busy[0].state is None or bool(busy[0].state())
-    if call.trains and has_state:
+    start = [array for _, array in busy[0].state_at_start()]
+    is_vector = any(_is_vector_of(start, array) for state in watch.received() for array in state)
+    if call.trains and has_state and not is_vector:
         watch.note(
             f"{busy[0].name} is the only model that was seen, and its state is not what the client received or sent"
         )
@@ -717,5 +719,15 @@ def _is_in(model: SeenModel, states: Sequence[Arrays], *, whole: bool) -> bool:
     if model.state is None:
         return False
     arrays = [array for _, array in model.state()]
+    if any(_is_vector_of(arrays, array) for state in states for array in state):
+        return True
     exchanged = [state for state in states if find_indices(arrays, state) is not None]
     return any(len(state) == len(arrays) or not whole for state in exchanged)
+
+
+def _is_vector_of(arrays: Arrays, sent: NDArray[Any]) -> bool:
+    """Say whether a vector holds all numbers with a point of a state, one array behind the other."""
+    reals = [array.reshape(-1) for array in arrays if array.dtype.kind == "f"]
+    if len(reals) < 2 or sent.shape != (sum(map(len, reals)),):
+        return False
+    return same([np.concatenate(reals)], [sent])

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import Field
 
-from fedattack.base.stored import AsJson, Count, Finite
+from fedattack.base.stored import OPTIONAL, AsJson, Count, Finite
 from fedattack.base.untrusted import Text
 
 ZEROS = "zeros"
@@ -64,6 +64,8 @@ class SentArray:
         The entry of the model's state that it belongs to; empty if there is none.
     least, most
         By what the difference after − before was multiplied, in the calls of the client; ``None`` for other kinds.
+    parts, shapes
+        Of a vector in which all of a model stands, one array behind the other, the names and shapes of these.
     """
 
     name: Text
@@ -73,6 +75,17 @@ class SentArray:
     of: Text = ""
     least: Finite | None = None
     most: Finite | None = None
+    parts: Annotated[tuple[Text, ...], Field(max_length=MOST_ARRAYS), OPTIONAL] = ()
+    shapes: Annotated[
+        tuple[Annotated[tuple[Count, ...], Field(max_length=32)], ...], Field(max_length=MOST_ARRAYS), OPTIONAL
+    ] = ()
+
+    @property
+    def described(self) -> str:
+        """What it is, for people."""
+        if not self.parts or self.kind == UNKNOWN:
+            return self.kind
+        return f"{self.kind}, {len(self.parts)} arrays of the model in one vector"
 
 
 def joined_kinds(before: Sequence[SentArray], now: Sequence[SentArray]) -> tuple[SentArray, ...]:
@@ -103,7 +116,7 @@ def summed_up(tables: Sequence[Sequence[SentArray]]) -> list[dict[str, Any]]:
     rows: dict[tuple[str, tuple[int, ...], str, str], list[SentArray]] = {}
     for table in tables:
         for array in table:
-            rows.setdefault((array.name, array.shape, array.dtype, array.kind), []).append(array)
+            rows.setdefault((array.name, array.shape, array.dtype, array.described), []).append(array)
     summed = []
     for (name, shape, dtype, kind), arrays in rows.items():
         factors = [each for array in arrays for each in (array.least, array.most) if each is not None]

@@ -269,3 +269,81 @@ def test_counts_by_day_where_nothing_is_trained(tmp_path):
     (row,) = run["reached"]["rows"]
     assert (row["name"], row["kind"], row["shape"], row["clients"]) == ("deaths", "list", [30], CLIENTS)
     assert row["holds"].startswith(f"whole numbers; {7 * CLIENTS} of {7 * CLIENTS} that are not 0")
+
+
+def send_vector(is_split: bool, is_difference: bool, is_flat: bool = True):
+    """Clients that send a linear layer as one vector, and a server that sends it so, or array by array."""
+    client = ClientApp()
+
+    @client.train()
+    def train(message, context):
+        site = context.node_config["partition-id"]
+        rng = torch.Generator().manual_seed(site)
+        x, y = torch.randn(4, 6, generator=rng), torch.arange(4) % 3
+        model, arrays = nn.Linear(6, 3), message.content["arrays"]
+        before = torch.cat([torch.from_numpy(array.numpy()).float().flatten() for array in arrays.values()])
+        nn.utils.vector_to_parameters(before.clone(), model.parameters())
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+        nn.functional.cross_entropy(model(x), y).backward()
+        optimizer.step()
+        after = nn.utils.parameters_to_vector(model.parameters()).detach()
+        sent = after - before if is_difference else after
+        replied = {"flat": Array(sent.numpy())}
+        if not is_flat:
+            replied = {"weight": Array(sent[:18].reshape(3, 6).numpy()), "bias": Array(sent[18:].numpy())}
+        content = {
+            "arrays": ArrayRecord(replied),
+            "metrics": MetricRecord({"num-examples": 4}),
+        }
+        return Message(RecordDict(content), reply_to=message)
+
+    model = nn.Linear(6, 3)
+    first = ArrayRecord(model.state_dict())
+    if not is_split:
+        first = ArrayRecord({"flat": Array(nn.utils.parameters_to_vector(model.parameters()).detach().numpy())})
+
+    def main(grid, context):
+        messages = [Message(RecordDict({"arrays": first}), node, "train") for node in grid.get_node_ids()]
+        grid.send_and_receive(messages)
+
+    return client, main
+
+
+def audit_vector(folder, *how, **further):
+    folder.mkdir()
+    torch.manual_seed(2)
+    client, main = send_vector(*how, **further)
+    part, server = Part(folder, ""), ServerApp()
+    server.main()(main)
+    run_here(part, server, client, {}, CLIENTS)
+    (posed,) = pose_all([part])
+    attack_all([part], [posed])
+    findings, _ = judge_folder(part.folder, device="cpu", watch=Watch(), trusted={"torch.nn:Linear", "cross-entropy"})
+    return {finding.name: finding for finding in findings}, posed, read_run(folder)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("is_split", [False, True])
+@pytest.mark.parametrize("is_difference", [False, True])
+def test_a_vector_of_weights_is_attacked_as_the_model_that_it_is(is_split, is_difference, tmp_path):
+    found, posed, run = audit_vector(tmp_path / "flat", is_split, is_difference)
+    # What arrays are sent one by one gives the same findings.
+    twins, _, _ = audit_vector(tmp_path / "twin", True, is_difference, is_flat=False)
+    assert posed.knowledge.model is not None, posed.reasons
+    flat = posed.knowledge.sends.flat
+    assert (flat.vector, flat.names, flat.shapes) == ("flat", ("weight", "bias"), ((3, 6), (3,)))
+    # Also what reads gradients of the layers, which no app gives.
+    assert {"sia", "membership", "exact", "labels"} <= {finding.attack for finding in found.values()}
+    assert found["sia.asr"].verdict == "leak"
+    assert {*found} == {*twins}
+    for name, finding in found.items():
+        # Of plaintext the names of arrays are others.
+        if finding.attack != "plaintext":
+            assert (finding.value, finding.verdict) == (pytest.approx(twins[name].value), twins[name].verdict), name
+    (row,) = run["sent"]["arrays"]
+    kind = "difference" if is_difference else "weights"
+    assert (row["array"], row["kind"]) == ("flat", f"{kind}, 2 arrays of the model in one vector")
+    assert run["sent"]["unread"] == ""
+    said = " ".join(run["notes"])
+    assert "clients send their model as one vector, flat: the attacker takes it for the 2 arrays of the model" in said
+    assert "is not what the client received or sent" not in said

@@ -5,7 +5,7 @@ import pytest
 
 from fedattack.record import Exchange, Record, RecordWriter, Reply
 from fedattack.record.means import mean_of
-from fedattack.record.views import ChangedEntries
+from fedattack.record.views import ChangedEntries, FlatVector
 
 CONTROL = "control"
 FROZEN = {"back.w": np.linspace(-1, 1, 3, dtype=np.float32)}
@@ -100,3 +100,27 @@ def test_a_record_may_be_read_as_one_of_another_protocol(record):
     np.testing.assert_array_equal(
         seen.rounds[0].observations[0].arrays["0"], record.rounds[0].observations[0].arrays["0"]
     )
+
+
+def test_a_vector_is_seen_as_the_arrays_that_stand_in_it(tmp_path):
+    """In models and replies, also where a reply is a difference; a vector of another length stays as it is."""
+    draw = np.random.default_rng(0)
+    common, replied, short = (draw.normal(size=size).astype(np.float32) for size in (9, 9, 8))
+    steps = np.array([3], np.int64)
+    writer = RecordWriter(tmp_path / "r")
+    replies = [Reply("n0", "ok", {"v": replied, "n": steps}, 4), Reply("n1", "ok", {"v": short, "n": steps}, 4)]
+    writer.write(Exchange(1, {"v": common, "n": steps}, replies))
+    writer.close(final={"v": replied, "n": steps})
+    flat = FlatVector("v", ("w", "b", "s"), ((2, 3), (2,), (1,)))
+    seen = Record(tmp_path / "r").read_as(flat.names, None, flat=flat).rename({"w": "head.w"})
+    assert [(each.name, each.shape) for each in seen.parameters] == [("head.w", (2, 3)), ("b", (2,)), ("s", (1,))]
+    (round_,) = seen
+    for vector, arrays in ((common, round_.common), (replied, round_.observations[0].arrays), (replied, seen.final)):
+        assert [*arrays] == ["head.w", "b", "s"]
+        np.testing.assert_array_equal(np.concatenate([array.reshape(-1) for array in arrays.values()]), vector)
+    update = round_.observations[0].update()
+    np.testing.assert_allclose(update["b"], (replied - common)[6:8], rtol=1e-6)
+    assert not {"head.w", "b"} & {*round_.observations[1].arrays}
+    moved = Record(tmp_path / "r").read_as(flat.names, {"n0": 2.0}, flat=flat).rounds[0].observations[0].arrays
+    np.testing.assert_allclose(moved["s"], common[8:] + replied[8:] / 2, rtol=1e-6)
+    assert FlatVector("v", ("w",), ()).fault()

@@ -51,6 +51,41 @@ def test_each_kind_is_known(sent, kind):
     assert [array.kind.startswith(kind) for array in found] == [True, True], found
 
 
+def vector_of(arrays):
+    return np.concatenate([array.reshape(-1) for array in arrays])
+
+
+@pytest.mark.parametrize(
+    ("sent", "kind"),
+    [
+        (vector_of(END), "weights"),
+        (vector_of(END).astype(np.float64), "weights"),
+        (vector_of(START), "as received"),
+        (-2 * vector_of(MOVED), "difference times a factor"),
+        (vector_of(END) + 0.02 * RNG.normal(size=36).astype(np.float32), "weights, changed"),
+        # Another order, and other numbers.
+        (vector_of(END[::-1]), "not understood"),
+        (RNG.normal(size=36).astype(np.float32), "not understood"),
+    ],
+)
+def test_a_vector_of_all_arrays_is_compared_as_a_whole(sent, kind):
+    steps = [("a.steps", np.array(3))]
+    (found,) = kinds([sent], before=BEFORE + steps, after=AFTER + steps)
+    assert found.kind == kind
+    assert (found.parts, found.shapes) == (("a.weight", "a.bias"), ((6, 5), (6,)))
+    parts = "" if kind == "not understood" else ", 2 arrays of the model in one vector"
+    (row,) = summed_up([[found]])
+    assert row["kind"] == kind + parts
+
+
+def test_a_vector_of_another_length_or_of_what_is_trained_alone():
+    (vector, *rest) = kinds([vector_of(END)[:-1]])
+    assert (vector.kind, vector.parts, [array.kind for array in rest]) == ("not understood", (), ["not sent"] * 2)
+    head = [*AFTER, ("b.weight", END[0] + 1)]
+    vector, *rest = kinds([vector_of(END)], before=[*BEFORE, head[-1]], after=head)
+    assert (vector.kind, vector.parts, rest) == ("weights", ("a.weight", "a.bias"), [])
+
+
 OUTPUTS = [RNG.normal(size=(rows, 3)).astype(np.float32) for rows in (9, 4, 4, 2)]
 
 
