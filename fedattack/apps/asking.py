@@ -49,6 +49,9 @@ from fedattack.runs.private import private_folder, working_in
 from fedattack.runs.watch import Watch
 from fedattack.witness import SERVER, Witness, read_witnesses
 
+NOTHING_KNOWN = Knowledge()
+"""What an attacker knows that was told nothing."""
+
 _WHERE = "the app's answers"
 _HINT = "expected a file that fedattack.apps.answering writes"
 
@@ -222,7 +225,7 @@ class Asker:
         *,
         auxiliary: Targets | None = None,
         held: Mapping[str, Targets] | None = None,
-        besides: Knowledge | None = None,
+        besides: Knowledge = NOTHING_KNOWN,
         owned: Mapping[str, Sequence[int]] | None = None,
         passes: Sequence[int] = (),
         together: Sequence[int] = (),
@@ -245,8 +248,8 @@ class Asker:
                 "targets": _write_examples(folder / "targets.npz", inquiry.targets),
                 "auxiliary": _write_examples(folder / "auxiliary.npz", auxiliary),
                 "held": _write_held(folder / "held.npz", held),
-                "own": _write_examples(folder / "own.npz", besides and besides.auxiliary),
-                "training": besides and besides.training and vars(besides.training),
+                "own": _write_examples(folder / "own.npz", besides.auxiliary),
+                "training": besides.training and vars(besides.training),
                 "clientapp": flower["components"]["clientapp"],
                 "run_config": {**flatten_dict(flower.get("config", {})), **app.config},
                 "handlers": handlers,

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedattack.apps.asking import Asker, Inquiry
+from fedattack.apps.asking import NOTHING_KNOWN, Asker, Inquiry
 from fedattack.apps.holding import Holding, find_unasked
 from fedattack.apps.questions import Questions
 from fedattack.apps.reading import Reading
@@ -27,9 +27,6 @@ from fedattack.record import Record
 from fedattack.record.folder import Part
 from fedattack.witness import SERVER, Witness, WitnessedModel
 from fedattack.witness.seen import ONLY_APP
-
-NOTHING_KNOWN = Knowledge()
-"""What an attacker knows that was told nothing."""
 
 _LINEAR = "torch.nn:Linear"
 _UNSEEN = WitnessedModel(None, {}, (), 0, None, "none was seen")

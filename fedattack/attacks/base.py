@@ -28,7 +28,10 @@ from fedattack.record.marks import RecordMark, explain_statement
 
 F = TypeVar("F")
 
-KNOWS_MODEL = "the model's architecture and loss"
+KNOWS_ARCHITECTURE = "the model's architecture"
+"""How what attacks know of a model's layers begins."""
+
+KNOWS_MODEL = f"{KNOWS_ARCHITECTURE} and loss"
 """What an attack assumes of whoever computes losses; where the clients' own app is asked, it is that app."""
 
 Progress = Callable[[int, int], None]

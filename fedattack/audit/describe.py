@@ -12,7 +12,7 @@ from statistics import fmean
 from typing import Any
 
 from fedattack.attacks import ATTACKS
-from fedattack.attacks.base import KNOWS_MODEL
+from fedattack.attacks.base import KNOWS_ARCHITECTURE, KNOWS_MODEL
 from fedattack.attacks.registry import threat_of
 from fedattack.attacks.told_labels import list_told_labels
 from fedattack.audit.finding import list_words
@@ -41,6 +41,7 @@ _VIEWS = {
     ),
 }
 _ITS_APP = "the clients' own app, whose code it runs to compute the losses of examples"
+_ITS_GRADIENTS = "what arrays are to the examples, by the gradients that the clients' own app gives"
 _SERVERS = {
     "passive": "passive",
     "isolating": ISOLATING,
@@ -125,6 +126,16 @@ def _fingerprint(record: Record) -> str:
     return digest.hexdigest()
 
 
+def _without_model(known: str) -> str:
+    """Return what stands for a piece of knowledge where the clients' own app is run in the place of a model."""
+    if known == KNOWS_MODEL:
+        return _ITS_APP
+    # What reads single layers finds them by gradients.
+    if known.startswith(KNOWS_ARCHITECTURE):
+        return _ITS_GRADIENTS
+    return known
+
+
 def threat_model_of(runs: Sequence[Run]) -> dict[str, Any]:
     """Say what this server is, what it sees and does not see, and what it is assumed to know."""
     record, knowledge = runs[0].record, runs[0].knowledge
@@ -134,9 +145,9 @@ def threat_model_of(runs: Sequence[Run]) -> dict[str, Any]:
     for attack in runs[0].scores:
         knows += ATTACKS[attack].knows
     knows = _once(knows)
-    if knowledge.answers is not None and KNOWS_MODEL in knows:
+    if knowledge.answers is not None and knowledge.model is None:
         # The server runs the clients' own app instead of a model of its own.
-        knows[knows.index(KNOWS_MODEL)] = _ITS_APP
+        knows = _once([_without_model(known) for known in knows])
     if knowledge.prior == "examples":
         knows.append("that a client with more examples is a likelier source, from the counts sent in plaintext")
     if knowledge.sends is not None and knowledge.sends.factors is not None:

@@ -22,6 +22,7 @@ from fedattack.base.errors import DataError, NeedsError
 from fedattack.base.files import write_npz
 from fedattack.record import Record
 from fedattack.record.folder import Part
+from fedattack.report import read_run
 from fedattack.runs.pipeline import judge_folder
 from fedattack.runs.watch import Watch
 from tests.apps.worlds import pose_all, run_here
@@ -261,6 +262,10 @@ def test_examples_are_read_off_as_where_the_model_can_be_built(tmp_path, here, m
     found = judge(part, posed, "exact")
     assert found["exact.recovered"].verdict == "leak"
     assert found["exact.precision"].value > 0.75
+    # The page says what the attacker has in the place of a model.
+    knows = read_run(part.folder)["threat_model"]["knows"]
+    assert "what arrays are to the examples, by the gradients that the clients' own app gives" in knows
+    assert not any(piece.startswith("the model's architecture") for piece in knows)
 
 
 @pytest.mark.slow

@@ -328,7 +328,8 @@ class _Estimator:
         if self.model is None:
             found = None
             if self.asked is not None and len(update.sizes) == 1:
-                found = self.asked.find(update.seq, *update.sizes, share, is_common=update.is_common)
+                (node,) = update.sizes
+                found = self.asked.find(update.seq, node, share, is_common=update.is_common)
             if found is None:
                 return None
             softmax, inputs = found
