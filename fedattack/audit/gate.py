@@ -96,9 +96,10 @@ class Condition:
             If there is no such finding; if a share is compared with what no share can be; or if it holds for none, and
             of one nothing can be said: a gate must not pass because there is nothing to see.
         """
-        meant, what = answering(findings), "headline"
         if self.name:
             meant, what = [finding for finding in findings if finding.name == self.name], f"finding {self.name}"
+        else:
+            meant, what = answering(findings), "headline"
         if not meant:
             there = ", ".join(sorted({finding.name for finding in findings})) or "none"
             raise ConfigError(f"--fail-if: there is no {what}; expected one of: {there}")

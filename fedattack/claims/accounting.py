@@ -192,8 +192,8 @@ def _list_unknown(claim: Claim) -> tuple[str, ...]:
 def _list_assumptions(claim: Claim) -> tuple[str, ...]:
     tests: list[tuple[bool, str]] = [
         (True, _describe_distance(claim)),
-        (True, "everything that is sent is clipped and gets noise: no buffer, integer or metric is sent without"),
-        (True, "the seed of the noise is not known, and no two draws are the same"),
+        (True, "everything that is sent is clipped and gets noise: no buffer, integer or metric is sent without noise"),
+        (True, "nobody knows the seed of the noise, and no draw is used twice"),
         (claim.rounds > 1, f"the unit takes part in all of {claim.rounds} rounds"),
         (claim.central, "whoever sees the updates is trusted, including the server"),
         (claim.central and claim.weights == "equal", "all clients weigh the same in the mean, and none drops out"),
@@ -225,7 +225,9 @@ def _describe_distance(claim: Claim) -> str:
         moved = "an example's gradient"
     if claim.relation == "replace":
         return f"{moved} of norm C may be replaced by any other, which is 2C away at most"
-    missing = f"{moved} of norm C may be missing, which counts as zeros, C away; their number is known"
+    missing = (
+        f"{moved} of norm C may be missing; it then counts as zeros, which are C away; the number of units is known"
+    )
     if claim.neighbours is not None:
         return missing
     return f'{missing}; ε is larger if it may be replaced by any other (neighbours = "replace")'
@@ -241,5 +243,5 @@ def _describe_sampler(claim: Claim) -> str:
     if claim.mechanism == DP_SGD:
         drawn = "examples"
     if claim.sampling_method == "poisson":
-        how = "each by its own coin"
+        how = "independently of each other"
     return f"{drawn} are drawn {how}, at random in each step, and nobody knows which"

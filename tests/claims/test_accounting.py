@@ -104,7 +104,7 @@ def test_a_server_that_is_not_trusted_sees_what_comes_before_its_noise():
 def test_assumptions_are_said():
     sampled = {"sampling": 0.5, "sampling_method": "poisson", "steps": 1}
     words = " ".join(compute_epsilon(claim(mechanism="dp-sgd", noise_multiplier=1.0, rounds=2, **sampled)).assumes)
-    for part in ("C away", "coin", "all of 2 rounds", "no buffer", 'neighbours = "replace"'):
+    for part in ("C away", "independently", "all of 2 rounds", "no buffer", 'neighbours = "replace"'):
         assert part in words
 
 
