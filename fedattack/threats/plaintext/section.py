@@ -49,10 +49,11 @@ def _explain(findings: Sequence[Finding]) -> Explained:
         words.append(
             f"Replies to {array['type']} hold the array {array['name']} ({array['shape']}), which no attack reads."
         )
-    said = words or [_say_that_nothing_tells(series.get("beside", ()))]
+    if not words:
+        words.append(_say_that_nothing_tells(series.get("beside", ())))
     rows = [*shown.get("contents", ()), *map(_as_content, counted.get("groups", ()))]
     certain = _say_what_is_certain(findings, rows, judged.get("values", ()))
-    return Explained(found.rows, said, certain=certain)
+    return Explained(found.rows, words, certain=certain)
 
 
 def _say_what_is_certain(
