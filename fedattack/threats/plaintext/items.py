@@ -48,7 +48,7 @@ _STATISTICS: Mapping[str, tuple[Callable[[Floats], Floats], int]] = {
 }
 
 
-def contents_of(rows: Floats) -> NDArray[np.void]:
+def contents_of(rows: NDArray[np.floating]) -> NDArray[np.void]:
     """Return what is alike for equal rows (n, columns), (n,)."""
     # As float32, in which examples are known: half the memory. Adding 0 makes −0 to 0.
     single = np.ascontiguousarray(rows, dtype=np.float32) + np.float32(0)
