@@ -55,6 +55,9 @@ NOTHING_KNOWN = Knowledge()
 _WHERE = "the app's answers"
 _HINT = "expected a file that fedattack.apps.answering writes"
 
+BY_ESTIMATOR = "losses are those of the app's own "
+"""How the note begins that losses are an estimator's."""
+
 
 @dataclass(frozen=True)
 class Inquiry:
