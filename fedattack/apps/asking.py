@@ -55,6 +55,9 @@ NOTHING_KNOWN = Knowledge()
 _WHERE = "the app's answers"
 _HINT = "expected a file that fedattack.apps.answering writes"
 
+BY_ESTIMATOR = ("losses come from the app's own ", "clients send the rows that ")
+"""How notes begin that losses are an estimator's."""
+
 
 @dataclass(frozen=True)
 class Inquiry:

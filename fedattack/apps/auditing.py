@@ -26,7 +26,7 @@ from typing_extensions import TypedDict
 
 from fedattack.apps.app import App
 from fedattack.apps.asking import Asker, ask_examples
-from fedattack.apps.choosing import Chosen, choose, list_unasked
+from fedattack.apps.choosing import Chosen, choose, explain_failure, list_unasked
 from fedattack.apps.control import control
 from fedattack.apps.holding import hold, list_witness_notes
 from fedattack.apps.posing import Posed, pose
@@ -44,6 +44,7 @@ from fedattack.audit.opened import SENT, UNANSWERED, WITNESSED, Run, add_scores,
 from fedattack.base.errors import ConfigError, DataError, FedAttackError, NeedsError, TrustError, short
 from fedattack.base.failures import Failure, failing_alone, is_unforeseen
 from fedattack.base.files import FolderLock, write_sealed
+from fedattack.base.reasons import Reason
 from fedattack.base.untrusted import read_sealed, remove_inside
 from fedattack.record import Record, project_record
 from fedattack.record.folder import LEFT_OUT, Part, RunFolder
@@ -82,10 +83,18 @@ _Line = Annotated[str, StringConstraints(max_length=10_000)]
 
 
 @with_config(ConfigDict(extra="forbid", strict=True))
+class _ReasonEntry(TypedDict):
+    what: _Line
+    kind: _Line
+    remedy: _Line
+
+
+@with_config(ConfigDict(extra="forbid", strict=True))
 class _PosedEntry(TypedDict):
     few: list[_Line]
     notes: list[_Line]
-    reasons: dict[_Line, _Line]
+    reasons: dict[_Line, _ReasonEntry]
+    means: _Line
 
 
 _POSED_ENTRY: TypeAdapter[_PosedEntry] = TypeAdapter(_PosedEntry)
@@ -251,7 +260,8 @@ def pose_run(
     posed = pose(part, holding, asked, notes=notes, app=app, watch=watch)
     note_code(part.folder, list_code([posed.knowledge.model]))
     # Written last: only then is the part posed.
-    entry = {"few": posed.few, "notes": posed.notes, "reasons": dict(posed.reasons)}
+    reasons = {key: vars(reason) for key, reason in posed.reasons.items()}
+    entry = {"few": posed.few, "notes": posed.notes, "reasons": reasons, "means": posed.means}
     write_sealed(noted, entry)
     return posed
 
@@ -263,7 +273,8 @@ def _read_posed(part: Part, trusted: Collection[str]) -> Posed:
     for asked in known.asks():
         # A model that the folder names now, and that no witness on this machine named, is not imported.
         raise asked.refuse()
-    return Posed(known, tuple(entry["few"]), tuple(entry["notes"]), entry["reasons"])
+    reasons = {key: Reason(**reason) for key, reason in entry["reasons"].items()}
+    return Posed(known, tuple(entry["few"]), tuple(entry["notes"]), reasons, entry["means"])
 
 
 def attack(
@@ -276,20 +287,23 @@ def attack(
     NeedsError
         If none could be made.
     """
-    failed = dict(chosen.refused)
+    why = dict(chosen.refused)
+    failed = {name: reason.what for name, reason in why.items()}
     scored = []
     for each in chosen.attacks:
         # A text says why the attack cannot be made.
         made = _make(each, runs, device, watch)
         if isinstance(made, str):
             failed[each.name] = made
+            why[each.name] = explain_failure(made)
         else:
             runs = made
             scored.append(each.name)
     if not scored:
         raise NeedsError(f"no attack on {runs[0].sent.path} could be made: {_join_reasons(failed)}")
     # The report begins with the first of them.
-    study = {**folder.study, "attacks": scored, "untried": list_unasked(scored, failed, runs[0], posed)}
+    unasked = list_unasked(scored, why, runs[0], posed)
+    study = {**folder.study, "attacks": scored, "means": posed[0].means, **_note_unasked(unasked)}
     if study.pop(LEFT_OUT, None):
         # Positive controls may be among what was left out: they are tried again.
         study.pop("controls", None)
@@ -310,6 +324,14 @@ def attack(
         study["options"] = options
     folder.note(study)
     return Attacked(folder, tuple(add_scores(folder, runs, {})), tuple(scored), failed)
+
+
+def _note_unasked(unasked: Mapping[str, Reason]) -> dict[str, dict[str, str]]:
+    """Return, for the study, why questions were not asked, and what would help."""
+    return {
+        "untried": {question: reason.what for question, reason in unasked.items()},
+        "remedies": {question: reason.remedy for question, reason in unasked.items()},
+    }
 
 
 def _join_reasons(failed: Mapping[str, str]) -> str:
@@ -452,23 +474,28 @@ def note_unanswered(out: Path, why: str) -> bool:
         return False
     study = folder.study
     untried = dict.fromkeys(THREATS, "no attack was made; the reason stands above")
+    remedies = dict.fromkeys(THREATS, "what the reason above asks for")
     if study.get("attacks"):
         # Attacks were made, and the study says why others were not.
-        untried = study.get("untried", {})
+        untried, remedies = study.get("untried", {}), study.get("remedies", {})
     if any(map(has_arrays_of_queries, records)):
-        untried[_COLUMNS_OF_EMBEDDINGS] = (
-            "it takes the examples of each party in the order of the rows that it sends; state them by --examples "
-            "module:function"
+        untried[_COLUMNS_OF_EMBEDDINGS] = "the order of the rows that each party sends is not known"
+        remedies[_COLUMNS_OF_EMBEDDINGS] = (
+            "the examples of each party in the order of the rows that it sends: --examples module:function"
         )
         # Labels that gradients do tell are among the notes.
         if not any(True for record in records for _ in list_told_labels(record)):
             untried[_LABELS_OF_GRADIENTS] = (
-                "here neither the sign of a gradient nor its negative entry tells labels; whether its norm does takes "
-                "the labels in the order of the rows, by --examples module:function"
+                "here neither the sign of a gradient nor its negative entry tells labels; whether its norm does is not "
+                "known"
             )
-    noted = {"attacks": [], "untried": untried, UNANSWERED: short(why, _LONGEST_REASON)} | _read_witnessed(
-        folder.parts[0]
-    )
+            remedies[_LABELS_OF_GRADIENTS] = "the labels in the order of the rows: --examples module:function"
+    noted = {
+        "attacks": [],
+        "untried": untried,
+        "remedies": remedies,
+        UNANSWERED: short(why, _LONGEST_REASON),
+    } | _read_witnessed(folder.parts[0])
     folder.note({**study, **noted})
     return True
 

@@ -7,7 +7,7 @@ import numpy as np
 
 from fedattack.apps.posing import FEW, Posed
 from fedattack.attacks import ATTACKS, Attack, Knowledge
-from fedattack.attacks.needs import VIEW
+from fedattack.attacks.needs import FAILED, UNFIT, VIEW
 from fedattack.attacks.registry import THREATS
 from fedattack.audit.finding import ERROR
 from fedattack.audit.judge import judge_of
@@ -15,7 +15,7 @@ from fedattack.audit.opened import Run
 from fedattack.audit.reach import Prepared, Reach
 from fedattack.audit.truth import Truth
 from fedattack.base.failures import Failure, failing_alone
-from fedattack.base.reasons import Reason, join_reasons
+from fedattack.base.reasons import Reason, merge_reasons
 from fedattack.runs.forecast import needed_of
 from fedattack.runs.watch import Watch
 
@@ -32,14 +32,14 @@ class Chosen:
 
     attacks: tuple[Attack, ...]
     spared: Mapping[str, Mapping[str, str]]
-    refused: Mapping[str, str]
+    refused: Mapping[str, Reason]
 
 
 def choose(
     runs: Sequence[Run], posed: Sequence[Posed], make: Callable[[Sequence[str]], Sequence[Attack]], watch: Watch
 ) -> Chosen:
     """Choose the attacks whose needs are met; ``make`` returns attacks by their names, with the caller's options."""
-    refused: dict[str, str] = {}
+    refused: dict[str, Reason] = {}
     attacks: list[Attack] = []
     spared: dict[str, Mapping[str, str]] = {}
     for attack in make(_list_applying(runs, posed, refused)):
@@ -54,7 +54,7 @@ def choose(
     return Chosen(tuple(attacks), spared, refused)
 
 
-def _list_applying(runs: Sequence[Run], posed: Sequence[Posed], refused: dict[str, str]) -> list[str]:
+def _list_applying(runs: Sequence[Run], posed: Sequence[Posed], refused: dict[str, Reason]) -> list[str]:
     """List the attacks whose needs are met, and that are not `refused`, which is told why."""
     names: list[str] = []
     failed: dict[str, Failure] = {}
@@ -65,15 +65,16 @@ def _list_applying(runs: Sequence[Run], posed: Sequence[Posed], refused: dict[st
             with failing_alone(failed, name):
                 if _find_obstacles(name, runs[0]):
                     continue
-                if why := _why_refused(name, runs, posed):
-                    refused[name] = why
-                else:
+                why = _why_refused(name, runs, posed)
+                if why is None:
                     names.append(name)
+                else:
+                    refused[name] = why
                 asked.append(name)
         if asked:
             # What is judged beside others has no question of its own.
             names += sorted({*threat.attacks} - {*threat.judged})
-    refused |= {name: failure.why for name, failure in failed.items()}
+    refused |= {name: explain_failure(failure.why) for name, failure in failed.items()}
     # What every app is asked first stands first in the report.
     return sorted(names, key=_place)
 
@@ -82,27 +83,31 @@ def _place(name: str) -> tuple[int, str]:
     return ATTACKS[name].in_apps.place, name
 
 
-def _why_refused(name: str, runs: Sequence[Run], posed: Sequence[Posed]) -> str:
-    """Say why an attack whose needs are met is not made; empty if it is."""
+def explain_failure(why: str) -> Reason:
+    """Say that an attack could not be made, though nobody foresaw that."""
+    return Reason(why, FAILED, "a run without that fault; `fedattack attack` tries it again")
+
+
+def _why_refused(name: str, runs: Sequence[Run], posed: Sequence[Posed]) -> Reason | None:
+    """Say why an attack whose needs are met is not made; ``None`` if it is."""
     how = ATTACKS[name].in_apps
     if name in posed[0].reasons:
         return posed[0].reasons[name]
     if how.of_few and (len(posed) > 1 or not posed[0].few):
-        return (
+        what = (
             f"it is only tried on clients with at most {FEW} examples, in a single run, when there are examples "
             "that nobody trained on"
         )
+        return Reason(what, UNFIT, f"a single run, of clients with at most {FEW} examples that evaluate on others")
     if not how.is_slow:
-        return ""
+        return None
     # A slow attack is made only where its result could count.
     prepared = [Prepared(run.truth, run.knowledge) for run in runs if run.truth is not None]
     reach = _reach(name, prepared, ERROR)
     if reach is None or reach.least <= ERROR:
-        return ""
-    return (
-        f"with {reach.size} no outcome could be a leak (the smallest possible p is {reach.least:.2g}); "
-        f"{reach.enough} would be enough"
-    )
+        return None
+    what = f"with {reach.size} no outcome could be a leak (the smallest possible p is {reach.least:.2g})"
+    return Reason(what, UNFIT, f"another run, with {reach.enough}")
 
 
 def _reach(name: str, prepared: Sequence[Prepared], needed: float) -> Reach | None:
@@ -132,10 +137,10 @@ def _find_obstacles(name: str, run: Run) -> list[Reason]:
 
 
 def list_unasked(
-    scored: Collection[str], failed: Mapping[str, str], run: Run, posed: Sequence[Posed]
-) -> dict[str, str]:
+    scored: Collection[str], failed: Mapping[str, Reason], run: Run, posed: Sequence[Posed]
+) -> dict[str, Reason]:
     """Say of each threat that was not asked why, and what it would take."""
-    unasked = {}
+    unasked: dict[str, Reason] = {}
     for threat in THREATS.values():
         if {*threat.attacks} & {*scored}:
             continue
@@ -148,7 +153,7 @@ def list_unasked(
             # The attack that lacks least says best what is missing.
             obstacles = min((_find_obstacles(name, run) for name in threat.judged), key=len, default=[])
             if obstacles:
-                reasons = [join_reasons(obstacles)]
+                reasons = [merge_reasons(obstacles)]
         for why in reasons[:1]:
             unasked[threat.name] = why
     return unasked

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedattack.apps.asking import NOTHING_KNOWN, Asker, Inquiry
+from fedattack.apps.asking import BY_ESTIMATOR, NOTHING_KNOWN, Asker, Inquiry
 from fedattack.apps.holding import Holding, find_unasked
 from fedattack.apps.questions import Questions
 from fedattack.apps.reading import Reading
@@ -17,9 +17,11 @@ from fedattack.attacks import Knowledge, ModelKnowledge, Targets
 from fedattack.attacks.answers import Answers, AskedOutputs
 from fedattack.attacks.frozen import read_frozen
 from fedattack.attacks.matching import as_models
+from fedattack.attacks.needs import UNKNOWN
 from fedattack.attacks.registry import find_content
 from fedattack.attacks.roles import ArrayRole
 from fedattack.base.errors import ConfigError, DataError, FedAttackError, NeedsError, short
+from fedattack.base.reasons import Reason
 from fedattack.base.structured import finite
 from fedattack.learning import losses_of_models, per_record_loss
 from fedattack.learning.importing import trust_given
@@ -34,13 +36,29 @@ _NAME_THEM = "if a loss of one example exists, name it and the model by --loss a
 _ASK_IT = "or give the clients' app by --app PATH; fedattack then asks it for losses"
 _GIVE_THEM = "or give a function of your own by --losses module:function"
 
+_REMEDIES = {
+    _NAME_THEM: "the model and the loss of one example, by --model and --loss",
+    _ASK_IT: "the clients' app, which is asked for losses: --app PATH",
+    _GIVE_THEM: "a function of three lines in the app that gives losses: --losses module:function",
+}
+"""By the hint with which an error ends, the same as a noun."""
+
+# By which means losses are found.
+_BUILT, _OWN_STEP, _OWN_FUNCTIONS, _ESTIMATOR = (
+    "a model that the attacker builds",
+    "the clients' own app, whose step is asked",
+    "functions of the app's owner",
+    "the app's own estimator of scikit-learn",
+)
+
 
 @dataclass(frozen=True)
 class Computing:
     """What computes losses for the attacker: one of both, or nothing where clients send trees.
 
     ``model`` is one that it builds, with the weights ``frozen`` that nobody sends; ``answers`` are of the clients' own
-    app. ``why_none`` says why there is neither; empty where there is one, or none is needed.
+    app. ``why_none`` says why there is neither; ``None`` where there is one, or none is needed. ``means`` names what
+    it is; empty where there is nothing.
     """
 
     model: ModelKnowledge | None = None
@@ -50,7 +68,8 @@ class Computing:
     touched: Mapping[str, NDArray[Any]] | None = None
     outputs: AskedOutputs | None = None
     notes: Sequence[str] = field(default_factory=tuple)
-    why_none: str = ""
+    why_none: Reason | None = None
+    means: str = ""
 
     def known(self) -> dict[str, Any]:
         """Return what the attacker knows by it, by the names of :class:`fedattack.attacks.Knowledge`."""
@@ -127,6 +146,7 @@ def find_computing(
                 touched=learned.touched,
                 outputs=learned.outputs,
                 notes=(assumed, *learned.notes),
+                means=_name_means(asked, learned.notes),
             )
     _refuse_unasked(asked, witnesses, unanswered)
     notes: list[str] = []
@@ -149,7 +169,25 @@ def find_computing(
     frozen = None
     if not are_predictions:
         frozen = _read_frozen(witnesses, notes)
-    return Computing(built, frozen, notes=notes)
+    return Computing(built, frozen, notes=notes, means=_BUILT)
+
+
+def explain_none(cause: FedAttackError) -> Reason:
+    """Say why nothing computes losses, and what would."""
+    what, remedy = str(cause), _REMEDIES[_GIVE_THEM]
+    for hint, of_hint in _REMEDIES.items():
+        if what.endswith(f"; {hint}"):
+            what, remedy = what.removesuffix(f"; {hint}"), of_hint
+    return Reason(what, UNKNOWN, remedy)
+
+
+def _name_means(asked: Questions, said: Sequence[str]) -> str:
+    """Name what gave the losses, by the notes on how it did."""
+    if asked.functions.losses is not None:
+        return _OWN_FUNCTIONS
+    if any(note.startswith(BY_ESTIMATOR) for note in said):
+        return _ESTIMATOR
+    return _OWN_STEP
 
 
 def _list_whole(holding: Holding) -> dict[str, Targets]:

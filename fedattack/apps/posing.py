@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from fedattack.apps.app import App
 from fedattack.apps.asking import Asker, Inquiry
-from fedattack.apps.computing import Computing, find_computing, most_frequent
+from fedattack.apps.computing import Computing, explain_none, find_computing, most_frequent
 from fedattack.apps.holding import Holding, count_classes, find_public
 from fedattack.apps.overlaps import share_of_overlapping
 from fedattack.apps.questions import NOTHING_BESIDES, WITHOUT, Questions, Scene, pose_further
@@ -21,12 +21,14 @@ from fedattack.attacks.answers import ShadowLosses
 from fedattack.attacks.coding import find_coding
 from fedattack.attacks.held_examples import HeldByClients
 from fedattack.attacks.knowledge_files import read_public
-from fedattack.attacks.needs import READS_MODELS
+from fedattack.attacks.needs import READS_MODELS, UNFIT
+from fedattack.attacks.needs import UNKNOWN as NOT_KNOWN
 from fedattack.attacks.registry import THREATS, find_answers, find_content
 from fedattack.audit.numbers import count_words
 from fedattack.audit.truth import HeldRecords, note_node, write_truth
 from fedattack.base.errors import DataError, FedAttackError, NeedsError, TrustError, short
 from fedattack.base.failures import Failure
+from fedattack.base.reasons import Reason
 from fedattack.base.structured import fields, finite, stack_examples
 from fedattack.learning import OPTIMIZERS, LocalSGD
 from fedattack.record import Record
@@ -42,6 +44,9 @@ FEW = 8
 """Training examples of a client up to which it is attempted to reconstruct them."""
 
 _MOST_CLASSES = 100_000
+
+# Why nothing is asked that asks about training, where there is none.
+_UNTRAINED = Reason(NOTHING_TRAINED, UNFIT, "another run, in which clients train")
 _SEED = 0
 
 
@@ -57,12 +62,15 @@ class Posed:
         What a reader of the report must know.
     reasons
         By an attack, or by what it needs to know, why it cannot be asked of this run, or is not made.
+    means
+        What gives losses; empty where nothing does.
     """
 
     knowledge: Knowledge
     few: tuple[str, ...]
     notes: tuple[str, ...]
-    reasons: Mapping[str, str] = field(default_factory=dict)
+    reasons: Mapping[str, Reason] = field(default_factory=dict)
+    means: str = ""
 
 
 def pose(
@@ -182,8 +190,9 @@ def pose(
     }
     for threat, failure in unanswered.items():
         why = f"the truth about it cannot be found out: {failure.why}"
-        reasons |= dict.fromkeys(THREATS[threat].judged, why)
-    return Posed(knowledge, few, tuple(notes), reasons)
+        remedy = "a function in the app that gives each client's examples: --examples module:function"
+        reasons |= dict.fromkeys(THREATS[threat].judged, Reason(why, NOT_KNOWN, remedy))
+    return Posed(knowledge, few, tuple(notes), reasons, computing.means)
 
 
 def _read_arrays(record: Record, holding: Holding, asked: Questions) -> Reading:
@@ -237,40 +246,40 @@ def _find_computing(record: Record, *arguments: Any, **options: Any) -> Computin
         If the model is one that nobody trusts.
     """
     if not len(record):
-        return Computing(why_none=NOTHING_TRAINED)
+        return Computing(why_none=_UNTRAINED)
     try:
         return find_computing(*arguments, **options)
     except TrustError:
         raise
     except FedAttackError as cause:
-        return Computing(why_none=str(cause))
+        return Computing(why_none=explain_none(cause))
 
 
-def _find_unknown(computing: Computing) -> dict[str, str]:
+def _find_unknown(computing: Computing) -> dict[str, Reason]:
     """Say, by what attacks need, why nothing computes losses; nothing where something does."""
-    if not computing.why_none:
+    if computing.why_none is None:
         return {}
     return dict.fromkeys(READS_MODELS, computing.why_none)
 
 
-def _find_untrained(record: Record) -> dict[str, str]:
+def _find_untrained(record: Record) -> dict[str, Reason]:
     """Say of each attack that asks about training why it is not made where nothing is trained."""
     if len(record):
         return {}
-    return {name: NOTHING_TRAINED for name, attack in ATTACKS.items() if "untrained" not in attack.needs.takes}
+    return {name: _UNTRAINED for name, attack in ATTACKS.items() if "untrained" not in attack.needs.takes}
 
 
-def _find_unread(witnesses: Sequence[Witness], record: Record) -> dict[str, str]:
+def _find_unread(witnesses: Sequence[Witness], record: Record) -> dict[str, Reason]:
     """Say of each attack that reads gradients out of updates of SGD that clients train otherwise, if they do."""
     optimizers = {witness.training.optimizer for witness in witnesses if witness.training is not None}
-    unread: dict[str, str] = {}
+    unread: dict[str, Reason] = {}
     for name, attack in ATTACKS.items():
         for reason in attack.needs.find_unread(record, optimizers):
-            unread.setdefault(name, reason.what)
+            unread.setdefault(name, reason)
     return unread
 
 
-def _find_unlike(record: Record, knowledge: Knowledge) -> dict[str, str]:
+def _find_unlike(record: Record, knowledge: Knowledge) -> dict[str, Reason]:
     """Say of each attack that needs a model why replies give none, where these hold nothing that clients were sent."""
     sends = knowledge.sends
     # Indices and values are no model by themselves, and become one; so does a vector.
@@ -292,7 +301,9 @@ def _find_unlike(record: Record, knowledge: Knowledge) -> dict[str, str]:
     # No reply with arrays was compared.
     if not why:
         return {}
-    return {name: why for name, attack in ATTACKS.items() if READS_MODELS & {*attack.needs.knowledge}}
+    remedy = "functions of yours that read what clients send: --losses module:function, and --update for more"
+    reason = Reason(why, UNFIT, remedy)
+    return {name: reason for name, attack in ATTACKS.items() if READS_MODELS & {*attack.needs.knowledge}}
 
 
 def _list_forms(arrays: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:

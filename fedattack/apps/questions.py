@@ -14,7 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedattack.apps.functions import NO_FUNCTIONS, OwnFunctions
+from fedattack.attacks.needs import UNKNOWN
 from fedattack.base.errors import ConfigError, DataError, instead, short
+from fedattack.base.reasons import Reason
 from fedattack.base.untrusted import read_toml
 
 if TYPE_CHECKING:
@@ -30,7 +32,10 @@ WITHOUT: Mapping[str, str] = {
 """What an attacker may be left without, by name."""
 
 MOST_VALUES = 20
-"""Values of a column up to which it is asked for."""
+"""Values of a column up to which it is asked which one an example has; of more it is asked as a number."""
+
+# Steps of a grid between the least and the largest number, and shares of the examples between which further ones lie.
+_STEPS, _SHARES = 50, 50
 
 MOST_ASKED = 2000
 """Examples whose column is asked for, at most."""
@@ -208,7 +213,7 @@ class Further:
 
     known: dict[str, Any] = field(default_factory=dict)
     true: dict[str, Any] = field(default_factory=dict)
-    reasons: dict[str, str] = field(default_factory=dict)
+    reasons: dict[str, Reason] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
 
@@ -227,7 +232,9 @@ def pose_further(asked: Questions, scene: Scene) -> Further:
             # A question that cannot be asked leaves the others as they are.
             pose(declared, scene, asked.without, further)
         except DataError as cause:
-            further.reasons[known] = str(cause)
+            further.reasons[known] = Reason(
+                str(cause), UNKNOWN, "another value of that option, or a run of which all is witnessed"
+            )
     return further
 
 
@@ -243,7 +250,7 @@ def _pose_column(column: OneHotColumn, scene: Scene, without: Collection[str], f
             f"--sensitive: there is no column {column.end}; the model takes the columns 1 … {holding.shape[0]}"
         )
     columns = list(range(column.first, column.end))
-    domain, counts = _read_values(column.name, columns, holding)
+    domain, counts, span = _read_values(column.name, columns, holding)
     asked_of = _victims(holding.clients.values(), scene, further.notes)
     if not asked_of:
         raise DataError("--sensitive: no example is certain to be one that a client which took part trained on")
@@ -253,6 +260,10 @@ def _pose_column(column: OneHotColumn, scene: Scene, without: Collection[str], f
     y = np.array([holding.examples[key][1] for key in keys], dtype={"i": np.int64}.get(holding.kind, np.float32))
     # (n, values): which value each example has in the asked columns.
     values = (x[:, None, columns] == domain[None]).all(axis=2).argmax(axis=1)
+    numbers = None
+    if span is not None:
+        numbers = x[:, columns[0]].astype(np.float64)
+        values = find_nearest(domain[:, 0], numbers)
     # What is asked for is taken out of what the attacker knows.
     x[:, columns] = 0
     sizes = list(map(len, asked_of.values()))
@@ -262,10 +273,10 @@ def _pose_column(column: OneHotColumn, scene: Scene, without: Collection[str], f
     prior = None
     if "shares" not in without:
         prior = counts / counts.sum()
-    partial = PartialRecords(x, y, np.repeat(nodes, sizes).astype(np.str_), tuple(columns), domain, names, prior)
+    partial = PartialRecords(x, y, np.repeat(nodes, sizes).astype(np.str_), tuple(columns), domain, names, prior, span)
     owners = tuple(np.repeat([*asked_of], sizes).tolist())
     further.known["partial"] = partial
-    further.true["attributes"] = Attributes(values, names, owners, column.name, partial.fingerprint)
+    further.true["attributes"] = Attributes(values, names, owners, column.name, partial.fingerprint, numbers)
     further.notes.append(
         f"the attacker that asks for {column.name} is assumed to know the other columns and the label of "
         f"{len(keys)} examples of {len(asked_of)} clients, and whose they are; it uses no target records"
@@ -277,18 +288,42 @@ def _pose_column(column: OneHotColumn, scene: Scene, without: Collection[str], f
         )
 
 
-def _read_values(column: str, columns: Sequence[int], holding: "Holding") -> tuple[NDArray[Any], NDArray[np.int64]]:
-    """Return the different values of a column, and how many examples have each."""
+def _read_values(
+    column: str, columns: Sequence[int], holding: "Holding"
+) -> tuple[NDArray[Any], NDArray[np.int64], NDArray[np.float64] | None]:
+    """Return the different values of a column, and how many examples have each; of a number a grid, and its span."""
     seen = np.array([x for x, _ in holding.complete.values()], dtype=np.float32)[:, columns]
     domain, counts = np.unique(seen, axis=0, return_counts=True)
     if len(domain) < 2:
         raise DataError(f"--sensitive: {column} is the same in all examples; take one that differs")
     if len(domain) > MOST_VALUES:
-        raise DataError(
-            f"--sensitive: {column} has {len(domain)} different values, and fedattack can ask for at most "
-            f"{MOST_VALUES}; take a column of fewer values, or let the app group its values"
-        )
-    return domain, counts
+        if len(columns) > 1:
+            raise DataError(
+                f"--sensitive: {column} have {len(domain)} different values together, and fedattack can ask for at "
+                f"most {MOST_VALUES}; take one column, which is asked for as a number, or let the app group its values"
+            )
+        return _lay_grid(seen[:, 0])
+    return domain, counts, None
+
+
+def _lay_grid(numbers: NDArray[np.float32]) -> tuple[NDArray[Any], NDArray[np.int64], NDArray[np.float64]]:
+    """Return numbers (v, 1) between the least and the largest, to how many examples each is nearest, and the ends.
+
+    Some lie evenly, and some between equal shares of the examples, so that the grid is fine where many are.
+    """
+    ends = np.array([numbers.min(), numbers.max()], dtype=np.float64)
+    evenly = np.linspace(*ends, _STEPS + 1)
+    by_share = np.quantile(numbers.astype(np.float64), np.linspace(0, 1, _SHARES + 1))
+    grid = np.unique(np.concatenate([evenly, by_share]).astype(np.float32))
+    counts = np.bincount(find_nearest(grid, numbers), minlength=len(grid))
+    return grid[:, None], counts, ends
+
+
+def find_nearest(grid: NDArray[Any], numbers: NDArray[Any]) -> NDArray[np.int64]:
+    """Return which number of an ascending grid (v,) is nearest to each of others, (n,)."""
+    above = np.clip(np.searchsorted(grid, numbers), 1, len(grid) - 1)
+    is_below = numbers - grid[above - 1] <= grid[above] - numbers
+    return np.asarray(above - is_below)
 
 
 def _victims(clients: Iterable["Client"], scene: Scene, notes: list[str]) -> dict[str, list[bytes]]:

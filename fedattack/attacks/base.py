@@ -19,7 +19,7 @@ from fedattack.attacks.replies import without_canaries
 from fedattack.base.errors import DataError, NeedsError, short
 from fedattack.base.files import make_private, write_npz
 from fedattack.base.machine import count_processor_seconds, let_go
-from fedattack.base.reasons import Reason, join_reasons
+from fedattack.base.reasons import NOTHING, Reason, join_reasons
 from fedattack.base.stored import ANY_KIND, OPTIONAL, Axes, Name, check_arrays, read_arrays, split
 from fedattack.base.untrusted import MAX_INFLATED
 from fedattack.record import Record
@@ -283,7 +283,8 @@ class Attack(ABC):
         """
         record = as_stated(record, knowledge)
         reasons = self.needs.find_lacks(record, knowledge)
-        reasons += [Reason(what, UNFIT) for what in self.unfit(record, knowledge)]
+        never = f"{NOTHING}the question is about {self.needs.about or 'other models'}"
+        reasons += [Reason(what, UNFIT, never) for what in self.unfit(record, knowledge)]
         return reasons
 
     def unfit(self, record: Record, knowledge: Knowledge) -> list[str]:

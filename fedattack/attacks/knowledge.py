@@ -131,6 +131,9 @@ class PartialRecords:
         The values for people, in the order of ``domain``.
     prior
         (v,): shares of the values in the population; ``None`` if the attacker does not know them.
+    span
+        (2,): the least and the largest number, where the attribute is a number; the domain is then a grid between
+        these. ``None`` where it is one of some values.
     """
 
     x: Annotated[NDArray[np.float32], Axes("examples", "inputs")]
@@ -140,6 +143,7 @@ class PartialRecords:
     domain: Annotated[NDArray[np.float32], Axes("values", "columns")]
     names: Annotated[tuple[str, ...], Axes("values")]
     prior: Annotated[NDArray[np.float64] | None, Axes("values")] = None
+    span: Annotated[NDArray[np.float64] | None, Axes("ends")] = None
 
     def __len__(self) -> int:
         return len(self.y)

@@ -378,7 +378,7 @@ def _labels(y: NDArray[Any]) -> NDArray[Any]:
 def read_partial(path: Path, model: ModelKnowledge | None = None) -> PartialRecords:
     """Read clients' examples without one attribute from an ``.npz``, without pickle.
 
-    Its arrays are those of :class:`PartialRecords`; ``names`` and ``prior`` may be left out.
+    Its arrays are those of :class:`PartialRecords`; ``names``, ``prior`` and ``span`` may be left out.
 
     Raises
     ------
@@ -409,6 +409,9 @@ def read_partial(path: Path, model: ModelKnowledge | None = None) -> PartialReco
         raise DataError(f"{path}: expected one name and one share for each of {len(domain)} values")
     if prior is not None and not (np.all(prior >= 0) and abs(prior.sum() - 1) < 1e-6):
         raise DataError(f"{path}: prior is {prior.tolist()}; expected shares that sum to one")
+    span = arrays.get("span")
+    if span is not None:
+        _check_span(path, span, domain)
     y = records.y
     if y.dtype != np.int64:
         y = y.astype(np.float32)
@@ -420,7 +423,17 @@ def read_partial(path: Path, model: ModelKnowledge | None = None) -> PartialReco
         domain=domain.astype(np.float32),
         names=tuple(map(str, names)),
         prior=prior,
+        span=span,
     )
+
+
+def _check_span(path: Path, span: NDArray[Any], domain: NDArray[Any]) -> None:
+    is_span = span.shape == (2,) and span.dtype.kind == "f" and np.isfinite(span).all() and span[0] < span[1]
+    if not is_span or domain.shape[1] != 1:
+        raise DataError(
+            f"{path}: span is {short(str(span.tolist()), 60)} of {domain.shape[1]} columns; expected the least and the "
+            "largest number of one column"
+        )
 
 
 def _check_columns(path: Path, columns: NDArray[Any], inputs: int) -> None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from fedattack.base.errors import short
-from fedattack.base.reasons import Reason
+from fedattack.base.reasons import NOTHING, Reason
 from fedattack.record.format import PROTOCOLS
 
 if TYPE_CHECKING:
@@ -39,6 +39,8 @@ class Needs:
         The one server whose record it reads; empty for any.
     remedy
         What the owner of an app would have to say or do, so that the attacker knows what is asked about.
+    about
+        What the clients' model or replies must have, where the attack takes some kinds of these alone: a noun.
     asked_of
         The only examples of which it can be asked: ``tables``, ``classes``, or ``arrays``; empty for all.
     """
@@ -50,6 +52,7 @@ class Needs:
     sgd: bool = False
     server: str = ""
     remedy: str = ""
+    about: str = ""
     asked_of: str = ""
 
     def find_lacks(self, record: Record, knowledge: Knowledge) -> list[Reason]:
@@ -60,49 +63,57 @@ class Needs:
         if record.protocol not in self.protocols:
             wanted = " or ".join(PROTOCOLS[name].replies for name in self.protocols)
             sent = PROTOCOLS[record.protocol].replies
-            reasons.append(Reason(f"it needs {wanted}, but these clients send {sent}", PROTOCOL))
-        if lack := self._describe_lack(record):
-            reasons.append(Reason(f"it needs {lack}", KEPT))
-        unknown = [_KNOWLEDGE.get(need, need) for need in self.knowledge if not knowledge.has(need)]
+            what = f"it needs {wanted}, but these clients send {sent}"
+            reasons.append(Reason(what, PROTOCOL, f"{NOTHING}the question is about clients that send {wanted}"))
+        reasons += self._find_too_little(record)
+        unknown = [need for need in self.knowledge if not knowledge.has(need)]
         if unknown:
-            reasons += self._explain_unknown(", ".join(unknown), knowledge)
+            reasons += self._explain_unknown(unknown, knowledge)
         if knowledge.structure() and "structures" not in self.takes:
             what = f"it needs examples that are one array of numbers, but this model takes {knowledge.structure()}"
-            reasons.append(Reason(what, UNFIT))
+            reasons.append(Reason(what, UNFIT, f"{NOTHING}the question is about examples of one array"))
         if knowledge.training is not None:
             reasons += self.find_unread(record, [knowledge.training.optimizer])
         return reasons
 
-    def _describe_lack(self, record: Record) -> str:
-        """Say what of a record is too little, as where it is thinned, and what it keeps; empty if nothing is."""
+    def _find_too_little(self, record: Record) -> list[Reason]:
+        """Say what of a record is too little, as where it is thinned, and what it keeps; nothing if nothing is."""
         if self.server not in ("", record.server):
-            return f"a server that is {self.server}, but this one is {record.server}"
+            what = f"it needs a server that is {self.server}, but this one is {record.server}"
+            return [Reason(what, KEPT, f"another run, of the preset of a {self.server} server")]
         # Sums of clients that were sent different models are no updates of one model.
         if record.view == "aggregate" and record.server != "passive" and "models" not in self.takes:
-            return f"sums of clients that all received one model, but this server is {record.server}"
+            what = f"it needs sums of clients that all received one model, but this server is {record.server}"
+            return [Reason(what, KEPT, "another run, whose server sends all clients one model")]
         for kind in record.keep.kinds:
             if kind not in self.takes:
-                return f"{_WHOLE[kind]}; {record.path} keeps {record.keep.describe(kind)}"
-        return ""
+                what = f"it needs {_WHOLE[kind]}; {record.path} keeps {record.keep.describe(kind)}"
+                return [Reason(what, KEPT, "the record before it was thinned, or another run that is recorded whole")]
+        return []
 
-    def _explain_unknown(self, unknown: str, knowledge: Knowledge) -> list[Reason]:
+    def _explain_unknown(self, unknown: Sequence[str], knowledge: Knowledge) -> list[Reason]:
         """Say what the attacker does not know, and what it would take, or why nothing would do."""
-        what = f"the attacker does not know {unknown}"
+        what = f"the attacker does not know {', '.join(_KNOWLEDGE.get(need, need) for need in unknown)}"
         targets, model = knowledge.targets, knowledge.model
-        # Without examples and a model nobody can say what it would take.
+        options = [*dict.fromkeys(_OPTIONS[need] for need in unknown if need in _OPTIONS)]
+        given = f"{' and '.join(options)} of `fedattack attack`"
+        # Without examples and a model nobody can say whether the owner of an app could do something.
         if not self.remedy or targets is None or model is None:
-            return [Reason(what, UNKNOWN)]
+            return [Reason(what, UNKNOWN, given)]
         if knowledge.structure() and self.asked_of in ("tables", "arrays"):
             # That the attack takes no such examples is a reason of its own.
-            return [Reason(what, UNKNOWN)]
+            return [Reason(what, UNKNOWN, given)]
         unfit = ""
         if self.asked_of == "tables" and targets.x.ndim != 2:
             unfit = f"it is asked only of tables, but the model takes examples of shape {targets.x.shape[1:]}"
         if self.asked_of == "classes" and (targets.y.dtype.kind == "f" or model.classes == 1):
             unfit = "it is asked only of classes, but these examples have none"
         if unfit:
-            return [Reason(what, UNKNOWN), Reason(unfit, UNFIT)]
-        remedy = f"it would take {self.remedy}"
+            return [
+                Reason(what, UNKNOWN, given),
+                Reason(unfit, UNFIT, f"{NOTHING}the question is about other examples"),
+            ]
+        remedy = self.remedy
         if knowledge.auxiliary is None and "auxiliary" in self.knowledge:
             remedy += ", and clients that evaluate on examples of their own"
         return [Reason(what, UNKNOWN, remedy)]
@@ -116,7 +127,8 @@ class Needs:
         if any(name.startswith("SGD") for name in optimizers):
             return []
         names = short(", ".join(sorted(optimizers)), 80)
-        return [Reason(f"it reads gradients from updates of SGD, but these clients train by {names}", UNFIT)]
+        what = f"it reads gradients from updates of SGD, but these clients train by {names}"
+        return [Reason(what, UNFIT, "another run, whose clients train by SGD")]
 
 
 @dataclass(frozen=True)
@@ -150,19 +162,21 @@ class InApps:
     reads_all: bool = False
 
 
-VIEW, PROTOCOL, KEPT, UNKNOWN, UNFIT = "view", "protocol", "kept", "unknown", "unfit"
-"""Kinds of reasons why an attack cannot be made: the view, the protocol, what the record keeps, what is not known, and
-what is of a kind that the attack does not take."""
+VIEW, PROTOCOL, KEPT, UNKNOWN, UNFIT, FAILED = "view", "protocol", "kept", "unknown", "unfit", "failed"
+"""Kinds of reasons why an attack cannot be made: the view, the protocol, what the record keeps, what is not known, what
+is of a kind that the attack does not take, and what went wrong."""
 
 READS_MODELS = frozenset({"model", "losses", "layers"})
 """What attacks need to know that read a model out of replies."""
 
 NEEDS_VIEW = {
-    "individual": Reason("it needs each client's reply, but this server sees only sums", VIEW),
+    "individual": Reason(
+        "it needs each client's reply, but this server sees only sums", VIEW, "another run, without secure aggregation"
+    ),
     "aggregate": Reason(
         "it is about sums of updates, but this server sees each client's reply",
         VIEW,
-        "`fedattack project` turns this record into one",
+        "sums of this record, which `fedattack project` makes",
     ),
 }
 """By the view that an attack needs, what keeps it from a record of the other one."""
@@ -178,6 +192,19 @@ _KNOWLEDGE = {
     "property": "a property to ask about",
     "partial": "clients' examples without one column",
 }
+_OPTIONS = {
+    "model": "--model module:function",
+    "losses": "--model module:function",
+    "layers": "--model module:function",
+    "targets": "--targets FILE",
+    "auxiliary": "--auxiliary FILE",
+    "attributes": "--attributes FILE",
+    "training": "--training epochs=NUMBER",
+    "property": "--property NAME",
+    "partial": "--partial FILE",
+}
+"""By what an attacker may lack, how `fedattack attack` takes it."""
+
 _WHOLE = {
     "rounds": "every round",
     "clients": "the replies of all clients",

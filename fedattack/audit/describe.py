@@ -13,6 +13,7 @@ from typing import Any
 
 from fedattack.attacks import ATTACKS
 from fedattack.attacks.base import KNOWS_ARCHITECTURE, KNOWS_MODEL
+from fedattack.attacks.needs import READS_MODELS
 from fedattack.attacks.registry import threat_of
 from fedattack.attacks.told_labels import list_told_labels
 from fedattack.audit.finding import list_words
@@ -174,8 +175,15 @@ def _list_not_asked(record: Record, attacks: Iterable[str]) -> list[str]:
     return others
 
 
-def means_of(runs: Sequence[Run]) -> list[dict[str, Any]]:
-    """Say of each attack what it answers, what it is assumed to know, and what it took: the mean over the seeds."""
+RECORD_ALONE = "the record alone"
+"""By which means an attack asks that needs to know of no model."""
+
+
+def means_of(runs: Sequence[Run], losses: str = "") -> list[dict[str, Any]]:
+    """Say of each attack what it answers, by which means, what it is assumed to know, and what it took.
+
+    ``losses`` names what gave losses, where an app was audited. What it took is the mean over the seeds.
+    """
     means = []
     for name in runs[0].scores:
         question, mean = ATTACKS[name].title, None
@@ -185,8 +193,15 @@ def means_of(runs: Sequence[Run]) -> list[dict[str, Any]]:
         if all(seconds):
             mean = round(fmean(seconds), 2)
         knows = list(ATTACKS[name].knows)
-        means.append({"attack": name, "question": question, "knows": knows, "seconds": mean})
+        means.append({"attack": name, "question": question, "by": _by(name, losses), "knows": knows, "seconds": mean})
     return means
+
+
+def _by(name: str, losses: str) -> str:
+    """Say by which means an attack asks: what gives it losses or gradients, or the record alone."""
+    if not READS_MODELS & {*ATTACKS[name].needs.knowledge}:
+        return RECORD_ALONE
+    return losses or "a model that the attacker builds"
 
 
 def observed_of(runs: Sequence[Run]) -> dict[str, Any]:

@@ -117,9 +117,9 @@ def audit_runs(
     facts = {
         "title": title_of(list(runs[0].scores), setting, name, server=server),
         "audited": audited_of(study, runs, setting),
-        "untried": untried_of(runs, study.get("untried"), unjudged),
+        "untried": untried_of(runs, study.get("untried"), unjudged, study.get("remedies")),
         "threat_model": threat_model_of(runs),
-        "means": means_of(runs),
+        "means": means_of(runs, study.get("means", "")),
         "setting": setting,
         "provenance": provenance,
         "observed": observed,

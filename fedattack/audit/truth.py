@@ -117,6 +117,8 @@ class Attributes:
         Name of the column.
     asked
         Fingerprint of the partial records that this speaks of; empty if it is that of the truth's ``targets``.
+    numbers
+        (n,): the attribute itself, where it is a number; the values are then the nearest of a grid. ``None`` elsewhere.
     """
 
     values: Annotated[NDArray[np.int64], Axes("examples", low=0)]
@@ -124,6 +126,7 @@ class Attributes:
     owners: Annotated[tuple[str, ...], Axes("examples")]
     column: Annotated[str, Axes()]
     asked: Annotated[str, Axes()] = ""
+    numbers: Annotated[NDArray[np.float64] | None, Axes("examples")] = None
 
     def fault(self) -> str:
         """Say what does not fit together of attributes that were read, or nothing."""

@@ -4,26 +4,31 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fedattack.attacks import ATTACKS, Attack
+from fedattack.attacks.needs import FAILED, UNFIT, UNKNOWN
 from fedattack.attacks.registry import THREATS
 from fedattack.attacks.threat import Threat
 from fedattack.audit.judge import judge_of
 from fedattack.audit.opened import Run
 from fedattack.base.failures import Failure, failing_alone
+from fedattack.base.reasons import NOTHING, Reason, merge_reasons
 
 
 def untried_of(
     runs: Sequence[Run],
     stated: Mapping[str, str] | None = None,
     failed: Mapping[str, Failure] | None = None,
+    remedies: Mapping[str, str] | None = None,
 ) -> list[dict[str, Any]]:
-    """List the questions that were not asked, or not answered: ``question`` and ``why``, for each threat.
+    """List the questions that were not asked, or not answered: ``question``, ``why`` and ``remedy``, for each threat.
 
     Parameters
     ----------
     stated
         By the name of a threat, the reason that whoever ran the attacks gives; also by questions that no threat asks.
     failed
-        By attack, why its scores could not be judged; such a question has ``failed``, too.
+        By attack, why its scores could not be judged; such a question has ``failed``, too, and no ``remedy``.
+    remedies
+        By the name of a threat, what would make it possible, as whoever ran the attacks says.
     """
     unjudged = failed or {}
     asked = {*runs[0].scores} - {*unjudged}
@@ -39,39 +44,54 @@ def untried_of(
             entries.append({"question": question, "why": why, "failed": True})
         elif not asked & {*threat.attacks}:
             # Who posed the questions may know a better reason than the record shows.
-            why = (stated or {}).get(threat.name) or _why(threat, runs[0])
-            entries.append({"question": question, "why": why})
+            reason = Reason((stated or {}).get(threat.name, ""), "", (remedies or {}).get(threat.name, ""))
+            if not reason.what:
+                reason = _explain(threat, runs[0])
+            entries.append(_enter(question, reason))
     for question, why in (stated or {}).items():
         if question not in THREATS:
-            entries.append({"question": question, "why": why})
+            entries.append(_enter(question, Reason(why, "", (remedies or {}).get(question, ""))))
     return entries
 
 
-def _why(threat: Threat, run: Run) -> str:
-    """Say what keeps the attack of a threat that lacks least from being tried."""
-    fewest: list[str] | None = None
+def _enter(question: str, reason: Reason) -> dict[str, Any]:
+    """Return the entry of a question; a study of an earlier version says no remedy."""
+    entry = {"question": question, "why": reason.what}
+    if reason.remedy:
+        entry["remedy"] = reason.remedy
+    return entry
+
+
+def _explain(threat: Threat, run: Run) -> Reason:
+    """Say what keeps the attack of a threat that lacks least from being tried, and what would help."""
+    fewest: list[Reason] | None = None
     for name in threat.judged:
         failed: dict[str, Failure] = {}
-        missing: list[str] = []
+        missing: list[Reason] = []
         with failing_alone(failed, name):
             # Another package's attack may fail here; then it says so, and the rest is listed.
             missing = _find_obstacles(ATTACKS[name], run)
         if failed:
-            missing = [f"{name} cannot say what it needs: {failed[name].why}"]
+            why = f"{name} cannot say what it needs: {failed[name].why}"
+            missing = [Reason(why, FAILED, "another version of the package that has this attack")]
         if not missing:
-            return f"`fedattack attack {name} DIR` asks it of this record"
+            return Reason("nobody asked it of this record", "", f"`fedattack attack {name} DIR`")
         if fewest is None or len(missing) < len(fewest):
             fewest = missing
-    return "; ".join(fewest or ["it has no attack that can be judged"])
+    none = Reason("it has no attack that can be judged", UNFIT, f"{NOTHING}no attack asks it")
+    return merge_reasons(fewest or [none])
 
 
-def _find_obstacles(attack: Attack, run: Run) -> list[str]:
+def _find_obstacles(attack: Attack, run: Run) -> list[Reason]:
     """Say why an attack cannot be made of a run, or not be judged; nothing if it can."""
-    obstacles = [reason.what for reason in attack.find_obstacles(run.record, run.knowledge)]
+    obstacles = attack.find_obstacles(run.record, run.knowledge)
     judge = judge_of(attack.name)
     if judge is not None and not obstacles:
         # Attributes that a judge asks for are None where a truth does not state them.
         unjudged = [name for name in judge.needs_truth if getattr(run.truth, name, None) is None]
         if unjudged:
-            obstacles.append("the truth lacks what the judge needs")
+            what = "the truth lacks what the judge needs"
+            obstacles.append(
+                Reason(what, UNKNOWN, "a truth that states it, as `fedattack.audit.truth.write_truth` writes")
+            )
     return obstacles

@@ -7,6 +7,10 @@ ABOUT = "about"
 """Kind of a reason that says what is compared; what follows it is said of that."""
 
 
+NOTHING = "nothing does: "
+"""How a remedy begins where a question cannot be asked by what it is about; behind it stands why."""
+
+
 @dataclass(frozen=True)
 class Reason:
     """One reason.
@@ -18,7 +22,8 @@ class Reason:
     kind
         What sort of reason it is, for code that looks for it; empty where nothing does.
     remedy
-        What would help, in words; empty where nothing is known to.
+        What would help, a noun; it begins with :data:`NOTHING` where nothing does. Empty where a reason says only
+        why something is as it is.
     """
 
     what: str
@@ -26,9 +31,9 @@ class Reason:
     remedy: str = ""
 
     def __str__(self) -> str:
-        if not self.remedy:
+        if not self.remedy or self.remedy.startswith(NOTHING):
             return self.what
-        return f"{self.what}; {self.remedy}"
+        return f"{self.what}; it would take {self.remedy}"
 
 
 def join_reasons(reasons: Sequence[Reason]) -> str:
@@ -39,6 +44,18 @@ def join_reasons(reasons: Sequence[Reason]) -> str:
         if index + 1 < len(reasons):
             text += ": " if reason.kind == ABOUT else "; "
     return text
+
+
+def merge_reasons(reasons: Sequence[Reason]) -> Reason:
+    """Make one reason of all those for which a question cannot be asked: all of it must be remedied."""
+    remedies = [*dict.fromkeys(reason.remedy for reason in reasons if reason.remedy)]
+    for remedy in remedies:
+        # Where one of them stays, remedies of the others are no help.
+        if remedy.startswith(NOTHING):
+            remedies = [remedy]
+            break
+    kind = reasons[0].kind if reasons else ""
+    return Reason("; ".join(reason.what for reason in reasons), kind, "; and ".join(remedies))
 
 
 def find_reason(reasons: Sequence[Reason], kind: str) -> str:

@@ -141,7 +141,8 @@ Changes = Annotated[
 Sensitive = Annotated[
     str | None,
     typer.Option(
-        help="Infer a column of the model's input that the server does not have, such as 3, or sex=3-4.",
+        help="Infer a column of the model's input that the server does not have, such as 3, or sex=3-4; one of more "
+        "than 20 values is asked for as a number.",
         metavar="NUMBER",
         rich_help_panel=OF_APP,
     ),

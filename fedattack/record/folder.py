@@ -79,6 +79,8 @@ class _StudyEntry(TypedDict, total=False):
     code: _Text
     recorded: list[_Seed]
     untried: dict[_Text, _Text]
+    remedies: dict[_Text, _Text]
+    means: _Text
     unanswered: _Text
     sent: _StudySent
     witnessed: Annotated[list[_Text], Field(max_length=_MOST_NOTED)]

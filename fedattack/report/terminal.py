@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fedattack.audit.finding import CANNOT_TELL, LEAK, NO_EVIDENCE, NOT_APPLICABLE, PROPORTION, TOO_FEW, Finding
+from fedattack.base.reasons import NOTHING as REMEDIED_BY_NOTHING
 from fedattack.report.answer import NONE_KNOWN, Answer, Glance, answers_of, overview_of, summary_of
 from fedattack.report.sent import list_readable, sent_in_short
 from fedattack.report.words import (
@@ -20,11 +21,12 @@ from fedattack.report.words import (
     interval_title,
     is_by_its_test_alone,
     printable,
+    say_remedy,
     shown,
     write_spread,
 )
 
-# A command, or an option with what it takes, as reasons name it that say what it would take to ask.
+# A command, or an option with what it takes, as remedies name it.
 _ASKING = re.compile(r"`fedattack [^`]+`|--[a-z-]+ (?:[A-Z]+|(?:[a-z_]+\.)*module:function)")
 _FOLDER = re.compile(r"\bDIR\b")
 
@@ -122,7 +124,7 @@ def render_summary(
         blocks.append(_write_list("Notes", run["notes"]))
     blocks.append(_write_sent(run, everything=everything))
     blocks.append(_write_next([answers[glance.card - 1] for glance in glances if glance.step], folder))
-    blocks.append(_write_untried(run, folder, everything=everything))
+    blocks.append([*_write_means(run), *_write_untried(run, folder, everything=everything)])
     parts: list[Text | _Fitting] = []
     for block in filter(None, blocks):
         parts += [*block, Text()]
@@ -203,33 +205,61 @@ def _fill_in(command: str, folder: str) -> str:
 
 
 def _write_untried(run: Mapping[str, Any], folder: str, *, everything: bool) -> list[Text]:
-    """Write which questions were not asked: by the command or option that asks them, or by the reason that they share.
+    """Write which questions were not asked: by what would make them possible, and if `everything` is asked for, why.
 
-    Failed ones are told of elsewhere. A reason of one question alone is left to the page, if not `everything` is asked
-    for.
+    Failed ones are told of elsewhere. What makes one question alone possible is left to the page, unless it is a
+    command or an option.
     """
-    by_command: dict[str, list[str]] = {}
-    by_reason: dict[str, list[str]] = {}
+    grouped: dict[str, list[str]] = {}
     for entry in run.get("untried", ()):
-        if "failed" in entry:
-            continue
-        asking = _ASKING.search(entry["why"])
-        if asking is not None and not everything:
-            command = _fill_in(asking[0].strip("`"), folder)
-            by_command.setdefault(f"{command} asks", []).append(entry["question"])
-        else:
-            by_reason.setdefault(end_sentence(entry["why"])[:-1], []).append(entry["question"])
+        if "failed" not in entry:
+            what = _explain_untried(entry) if everything else _shorten_untried(entry, folder)
+            grouped.setdefault(what, []).append(entry["question"])
     if not everything:
-        alone = [questions[0] for questions in by_reason.values() if len(questions) == 1]
-        by_reason = {why: questions for why, questions in by_reason.items() if len(questions) > 1}
+        alone = []
+        # A command is short; what else makes one question possible stands on the page.
+        for what, questions in [*grouped.items()]:
+            if len(questions) == 1 and not what.endswith(" asks"):
+                alone += grouped.pop(what)
         if alone:
-            by_reason["Each for its own reason, which the page says"] = alone
+            grouped["Each takes something of its own, or nothing makes it possible, as the page says"] = alone
     lines = []
-    for why, questions in (by_command | by_reason).items():
-        lines.append(Text.assemble(f"- {printable(why)}: ", (" ".join(map(printable, questions)), "dim")))
+    for what, questions in grouped.items():
+        lines.append(Text.assemble(f"- {printable(what)}: ", (" ".join(map(printable, questions)), "dim")))
     if lines:
         lines.insert(0, Text("Not asked", style="bold"))
     return lines
+
+
+def _explain_untried(entry: Mapping[str, Any]) -> str:
+    """Say why a question was not asked, and what would make it possible."""
+    why = end_sentence(entry["why"])
+    if "remedy" in entry:
+        why += f" {end_sentence(say_remedy(entry['remedy']))}"
+    return why[:-1]
+
+
+def _shorten_untried(entry: Mapping[str, Any], folder: str) -> str:
+    """Say what would make a question possible, by the command or option alone where there is one."""
+    # A report of an earlier version says no remedy, or says it with the reason.
+    what: str = entry.get("remedy") or entry["why"]
+    asking = _ASKING.search(what)
+    if asking is not None:
+        command = _fill_in(asking[0].strip("`"), folder)
+        return f"{command} asks"
+    if what.startswith(REMEDIED_BY_NOTHING):
+        return "Nothing makes it possible here"
+    return end_sentence(what)[:-1]
+
+
+def _write_means(run: Mapping[str, Any]) -> list[Text]:
+    """Write which attacks were made by which means."""
+    by: dict[str, list[str]] = {}
+    for each in run.get("means", ()):
+        # Reports of earlier versions say no means.
+        if "by" in each:
+            by.setdefault(each["by"], []).append(each["attack"])
+    return [Text.assemble(f"Asked by {printable(means)}: ", (", ".join(names), "dim")) for means, names in by.items()]
 
 
 def _privacy(privacy: Mapping[str, Any]) -> Text:

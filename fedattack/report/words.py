@@ -9,6 +9,7 @@ from typing import Any
 
 from fedattack.audit.finding import CANNOT_TELL, LEAK, NO_EVIDENCE, NOT_APPLICABLE, TOO_FEW, Finding
 from fedattack.audit.numbers import NOTHING, count_words, interval, level, shown, with_interval
+from fedattack.base.reasons import NOTHING as REMEDIED_BY_NOTHING
 
 __all__ = [
     "NOTHING",
@@ -25,6 +26,7 @@ __all__ = [
     "markdown_table",
     "printable",
     "printable_all",
+    "say_remedy",
     "shown",
     "verdict_in_words",
     "with_interval",
@@ -103,6 +105,13 @@ def end_sentence(text: str) -> str:
     if first not in _SYMBOLS:
         first = first.upper()
     return first + text[1:].rstrip(".") + "."
+
+
+def say_remedy(remedy: str) -> str:
+    """Say what would make it possible to ask a question, or that nothing does, and why; without a full stop."""
+    if remedy.startswith(REMEDIED_BY_NOTHING):
+        return f"Nothing makes it possible here: {remedy.removeprefix(REMEDIED_BY_NOTHING)}"
+    return f"To ask it, it takes {remedy}"
 
 
 def printable(text: str) -> str:

@@ -14,6 +14,7 @@ from fedattack.apps import auditing, running
 from fedattack.apps.app import App
 from fedattack.apps.auditing import Order, explaining, importable, list_trusted
 from fedattack.apps.choosing import describe_too_few
+from fedattack.apps.posing import FEW
 from fedattack.apps.questions import NOTHING_BESIDES
 from fedattack.apps.witnessing import witness_of
 from fedattack.attacks import Scores
@@ -78,15 +79,18 @@ def test_what_does_not_apply_is_told(part):
     assert attacked.scored == ("sia", "membership", "exact", "labels", "plaintext")
     assert "clients with at most 8 examples" in attacked.failed["inversion"]
     judge_folder(part.folder, device="cpu", watch=Watch(), trusted=list_trusted(posed))
-    reasons = {entry["question"]: entry["why"] for entry in read_run(part.folder)["untried"]}
-    assert attacked.failed["inversion"] in reasons.values()
-    (column,) = (why for question, why in reasons.items() if "one column" in question)
-    assert column.endswith("it would take `fedattack audit APP --sensitive NUMBER`, a column of the model's input")
+    entries = {entry["question"]: entry for entry in read_run(part.folder)["untried"]}
+    assert all(entry["remedy"] for entry in entries.values())
+    assert f"{FEW} examples or fewer" in entries[THREATS["inversion"].question]["remedy"]
+    column = entries[THREATS["attribute"].question]
+    assert column["remedy"] == "`fedattack audit APP --sensitive NUMBER`, a column of the model's input"
     # It is asked of sums that single replies make.
-    (holds,) = (why for question, why in reasons.items() if "property" in question)
-    assert holds.startswith(
-        "the attacker does not know a property to ask about; it would take `fedattack audit APP --property CLASS`"
-    )
+    holds = entries[THREATS["property"].question]
+    assert holds["why"] == "the attacker does not know a property to ask about"
+    assert holds["remedy"].startswith("`fedattack audit APP --property CLASS`")
+    means = {each["attack"]: each["by"] for each in read_run(part.folder)["means"]}
+    assert means["sia"] == "a model that the attacker builds"
+    assert means["plaintext"] == "the record alone"
 
 
 def test_what_takes_long_is_spared_where_the_caller_does_not_ask_for_more(tmp_path):

@@ -18,8 +18,9 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVC, SVR, LinearSVC, OneClassSVM
 
+from fedattack.apps.asking import BY_ESTIMATOR
 from fedattack.apps.estimating import EstimatorPlayer, meets_fit
-from fedattack.apps.fitted import losses_of
+from fedattack.apps.fitted import Attribute, Attributes, Rows, losses_of
 from fedattack.apps.player import Handler
 from fedattack.base.errors import DataError
 
@@ -250,3 +251,9 @@ def test_the_last_step_of_a_pipeline_takes_examples_as_witnesses_see_them():
     said = [*player.list_assumptions()]
     assert "m, which clients also send, is not an attribute of LogisticRegression" in said
     assert any(line.startswith("LogisticRegression is the last step of a pipeline") for line in said)
+
+
+def test_what_an_estimator_says_of_its_losses_names_the_means():
+    """The page says by which means losses were found, by how these notes begin."""
+    for content in (Attributes({"w": Attribute("coef_")}), Rows("x", "y")):
+        assert content.describe("LinearSVC").startswith(BY_ESTIMATOR)

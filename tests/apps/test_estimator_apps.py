@@ -168,8 +168,8 @@ def test_an_estimator_without_losses_is_named(tmp_path, folder, here):
     part, app = run(folder, tmp_path / "out", "outliers")
     (posed,) = pose_all([part], app=app)
     assert posed.knowledge.answers is None
-    assert "IsolationForest" in posed.reasons["losses"]
-    assert "do not depend on the attributes that clients send" in posed.reasons["losses"]
+    assert "IsolationForest" in posed.reasons["losses"].what
+    assert "do not depend on the attributes that clients send" in posed.reasons["losses"].what
     assert "plaintext" in attack_all([part], [posed]).scored
 
 

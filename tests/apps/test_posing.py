@@ -146,7 +146,7 @@ def test_parts_that_all_clients_train_and_keep_end_in_one_line(part):
     posed = pose(part, witnesses)
     why = "clients train head.weight and do not send it: no reply holds a whole model"
     assert posed.knowledge.model is None
-    assert posed.reasons["losses"].startswith(why)
+    assert posed.reasons["losses"].what.startswith(why)
     assert pose(part, [replace(witnesses[0], model=MODEL), *witnesses[1:]]).knowledge.model.spec == MODEL.spec
 
 
@@ -205,7 +205,7 @@ def test_few_examples_are_to_be_reconstructed_beside_those_of_nobody(part):
 def test_a_loss_that_is_not_known_is_asked_for(tmp_path, model, message):
     write_record(tmp_path / "record", ["100"])
     posed = pose(Part(tmp_path, ""), [witness("0", rows((0, 20)), model=model)])
-    assert message in posed.reasons["losses"]
+    assert message in posed.reasons["losses"].what
 
 
 def test_labels_too_large_for_classes_end_in_one_line(part):
@@ -219,7 +219,7 @@ def test_a_model_that_is_not_known_is_asked_for(part):
     unknown = WitnessedModel(None, {}, (2, 3), 9, None, "it cannot be rebuilt")
     x, y = rows((0, 20))
     posed = pose(part, [witness("0", (x.reshape(-1, 2, 3), y), (x[:0].reshape(-1, 2, 3), y[:0]), model=unknown)])
-    assert "not known (it cannot be rebuilt): name it by --model" in posed.reasons["model"]
+    assert "not known (it cannot be rebuilt): name it by --model" in posed.reasons["model"].what
     # What clients send is asked all the same, of the same examples.
     assert len(posed.knowledge.targets) == 20
 
@@ -259,8 +259,8 @@ def test_what_no_attack_asks_about_is_said_and_no_other_model_is_asked_for(part)
         witness(name, World.trains[name], model=unasked, notes=(f"Trees was fitted: {ONLY_APP}",)) for name in "01"
     ]
     reason = pose(part, clients).reasons["losses"]
-    assert reason.startswith(f"Trees was fitted: {ONLY_APP}; the page lists what reached the server")
-    assert reason.endswith("--losses module:function")
+    assert reason.what.startswith(f"Trees was fitted: {ONLY_APP}; the page lists what reached the server")
+    assert reason.remedy.endswith("that gives losses: --losses module:function")
 
 
 def test_what_reads_gradients_of_sgd_is_not_made_of_other_updates_whatever_else_is_known(part):
@@ -269,7 +269,7 @@ def test_what_reads_gradients_of_sgd_is_not_made_of_other_updates_whatever_else_
     posed = pose(part, [witness(name, World.trains[name], training=training) for name in "012"])
     assert posed.knowledge.training is None
     assert {"dager", "exact", "labels", "inversion"} <= {*posed.reasons}
-    assert "these clients train by AdamW" in posed.reasons["exact"]
+    assert "these clients train by AdamW" in posed.reasons["exact"].what
     assert not pose(part, World.witnesses(10**6)).reasons
 
 
@@ -361,7 +361,8 @@ def test_the_truth_of_one_attack_that_cannot_be_found_out_takes_no_other(part, m
 
     monkeypatch.setattr(THREATS["exact"], "find_truth", fail)
     posed = pose(part, World.witnesses(10**6))
-    assert posed.reasons["exact"].startswith("the truth about it cannot be found out: IndexError: of a strange table")
+    why = "the truth about it cannot be found out: IndexError: of a strange table"
+    assert posed.reasons["exact"].what.startswith(why)
     done = attack_all([part], [posed])
     assert "sia" in done.scored
     assert "exact" in done.failed

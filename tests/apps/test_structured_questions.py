@@ -144,4 +144,4 @@ def test_auxiliary_examples_of_another_structure_are_refused(tmp_path):
 
 def test_labels_that_are_no_classes_have_a_reason():
     scene = Scene(Holding((), {}, "i", np.zeros(0), {}, {}, {}), [], np.zeros((0, 1), np.int64), None, [], 0)
-    assert pose_further(Questions(label=0), scene).reasons["property"].endswith("labels are not classes")
+    assert pose_further(Questions(label=0), scene).reasons["property"].what.endswith("labels are not classes")

@@ -32,7 +32,8 @@ def test_without_the_app_a_line_says_what_to_do(tmp_path):
     run(part, "autoencoder")
     (posed,) = pose_all([part])
     reason = posed.reasons["losses"]
-    assert re.search(r"only the app itself knows it.*--model.*; or give the clients' app by --app PATH", reason)
+    assert re.search(r"only the app itself knows it.*--model", reason.what)
+    assert reason.remedy == "the clients' app, which is asked for losses: --app PATH"
 
 
 @pytest.mark.slow

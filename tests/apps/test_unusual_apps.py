@@ -169,7 +169,7 @@ def test_centres_with_the_sizes_of_their_clusters(tmp_path):
     server.main()(averaging(first))
     run_here(part, server, client, {}, CLIENTS)
     posed = pose_all([part])
-    why = posed[0].reasons["losses"]
+    why = posed[0].reasons["losses"].what
     # What needs no losses is asked: the rows that centres of one example are stand there.
     assert "plaintext" in attack_all([part], posed).scored
     judge_folder(part.folder, device="cpu", watch=Watch())

@@ -79,12 +79,15 @@ def test_settings_are_told_in_words(evidence, changes, fact, said):
 
 
 def test_what_was_not_asked_is_listed_with_what_keeps_it_from_being_asked(evidence):
-    lines = {line["question"]: line["why"] for line in untried_of(evidence)}
+    untried = untried_of(evidence)
+    lines = {line["question"]: line["why"] for line in untried}
+    assert all(line["remedy"] for line in untried)
     assert "Which client holds this example?" not in lines
     assert "sums" in lines["Which clients have a property, if the server sees only sums?"]
     assert "one column" in lines["What stands in the one column of clients' examples that the server lacks?"]
     members = [why for question, why in lines.items() if "train on this example" in question]
-    assert members == ["`fedattack attack membership DIR` asks it of this record"]
+    assert members == ["nobody asked it of this record"]
+    assert "`fedattack attack membership DIR`" in [line["remedy"] for line in untried]
     (images,) = [why for question, why in lines.items() if "look like" in question]
     assert images == "the truth lacks what the judge needs"
 

@@ -4,6 +4,7 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
+from fedattack.base.reasons import NOTHING
 from fedattack.report import render_summary
 from tests.report import example
 
@@ -81,12 +82,13 @@ def test_the_guarantee_of_private_training_is_said_below():
 
 
 GRADIENTS = "it reads gradients out of updates of SGD, and these clients train by Adam"
+BY_SGD = "another run, whose clients train by SGD"
 UNTRIED = [
-    {"question": "Who?", "why": "the attacker does not know; it would take --sensitive NUMBER, a column of the input"},
-    {"question": "Which?", "why": GRADIENTS},
-    {"question": "What?", "why": "it needs trees"},
-    {"question": "Where?", "why": "`fedattack attack labels DIR` asks it of this record"},
-    {"question": "How many?", "why": GRADIENTS},
+    {"question": "Who?", "why": "the attacker does not know", "remedy": "--sensitive NUMBER, a column of the input"},
+    {"question": "Which?", "why": GRADIENTS, "remedy": BY_SGD},
+    {"question": "What?", "why": "it needs trees", "remedy": f"{NOTHING}the question is about trees"},
+    {"question": "Where?", "why": "nobody asked it of this record", "remedy": "`fedattack attack labels DIR`"},
+    {"question": "How many?", "why": GRADIENTS, "remedy": BY_SGD},
     {"question": "Why?", "why": "it broke", "failed": True},
 ]
 
@@ -102,8 +104,8 @@ def test_an_audit_fits_one_screen_with_questions_first_and_what_was_not_asked_la
     untried = " ".join(lines[places[-1] :])
     assert "--sensitive NUMBER asks: Who?" in untried
     assert "fedattack attack labels DIR asks: Where?" in untried
-    assert f"I{GRADIENTS[1:]}: Which? How many?" in untried
-    assert "Each for its own reason, which the page says: What?" in untried
+    assert f"A{BY_SGD[1:]}: Which? How many?" in untried
+    assert "Each takes something of its own, or nothing makes it possible, as the page says: What?" in untried
     assert "Why?" not in untried
 
 
@@ -135,5 +137,23 @@ def test_without_all_the_table_has_headlines_and_leaks_alone():
 
 def test_with_all_each_reason_stands_in_words():
     text = printed(example.findings(), {**example.run(), "untried": UNTRIED}, 200)
-    assert "- It needs trees: What?" in text
+    assert "- It needs trees. Nothing makes it possible here: the question is about trees: What?" in text
+    assert f"- I{GRADIENTS[1:]}. To ask it, it takes {BY_SGD}: Which? How many?" in text
     assert "a column of the input: Who?" in text
+
+
+def test_an_earlier_report_says_what_it_takes_with_the_reason():
+    untried = [{"question": "Who?", "why": "it is not known; it would take --sensitive NUMBER, a column of the input"}]
+    run = {**example.run(), "untried": untried}
+    assert "--sensitive NUMBER asks: Who?" in printed(example.findings(), run, everything=False)
+    assert "- It is not known; it would take --sensitive NUMBER, a column of the input: Who?" in printed(
+        example.findings(), run, 200
+    )
+
+
+def test_it_is_said_by_which_means_each_attack_was_made():
+    known = {"question": "Who?", "knows": [], "seconds": None}
+    means = [{"attack": name, "by": by, **known} for name, by in (("sia", "a"), ("plaintext", "b"), ("tokens", "a"))]
+    text = printed(example.findings(), {**example.run(), "means": means}, 200, everything=False)
+    assert "Asked by a: sia, tokens" in text
+    assert "Asked by b: plaintext" in text

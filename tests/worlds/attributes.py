@@ -1,13 +1,17 @@
 """Federations of tables whose attacker lacks one column, written to run folders without running Flower."""
 
+import shutil
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import torch
+from sklearn.datasets import load_diabetes
 
-from fedattack.attacks import Knowledge, ModelKnowledge, write_knowledge
+from fedattack.attacks import Knowledge, ModelKnowledge, Targets, read_knowledge, write_knowledge
 from fedattack.attacks.knowledge import PartialRecords
+from fedattack.audit.truth import Attributes, note_node, write_truth
 from fedattack.learning import LocalSGD, build_model, train_local
 from fedattack.record import Exchange, RecordWriter, Reply
 
@@ -113,3 +117,72 @@ def values_of(data: Sequence[Table], domain: Sequence[Sequence[float]] = ((0.0,)
 
 def _state(model: torch.nn.Module) -> dict[str, np.ndarray]:
     return {name: value.detach().numpy().copy() for name, value in model.state_dict().items()}
+
+
+def patients(clients: int = 8, each: int = 12) -> tuple[list[Table], Targets]:
+    """Return the bundled diabetes table, standardised, of clients and of nobody: five columns, the last one the BMI."""
+    found = load_diabetes()
+    order = np.random.default_rng(0).permutation(len(found.target))
+    columns = found.data[order][:, [0, 3, 8, 9, 2]]
+    x = ((columns - columns.mean(axis=0)) / columns.std(axis=0)).astype(np.float32)
+    y = ((found.target[order] - found.target.mean()) / found.target.std()).astype(np.float32)
+    held = [(x[start : start + each], y[start : start + each]) for start in range(0, clients * each, each)]
+    return held, Targets(x[clients * each :], y[clients * each :])
+
+
+NUMBERS = LocalSGD(epochs=20, batch_size=0, lr=0.1)
+
+
+def write_number_run(
+    folder: Path,
+    data: Sequence[Table] | None = None,
+    *,
+    auxiliary: Targets | None = None,
+    shuffled: bool = False,
+    training: LocalSGD = NUMBERS,
+    rounds: int = 12,
+    model: ModelKnowledge | None = None,
+    seed: int = 0,
+) -> Path:
+    """Write record, knowledge and truth where the server lacks a column of numbers, the last one.
+
+    Where it is ``shuffled``, clients train on another order of their numbers than the true one.
+    """
+    if data is None:
+        data, auxiliary = patients()
+    draw, trained = np.random.default_rng(seed), []
+    for x, y in data:
+        seen = x.copy()
+        if shuffled:
+            seen[:, -1] = draw.permutation(seen[:, -1])
+        trained.append((seen, y))
+    numbers = np.concatenate([x[:, -1] for x, _ in data])
+    grid = np.linspace(numbers.min(), numbers.max(), 61, dtype=np.float32)
+    domain = [[value] for value in grid.tolist()]
+    write_attribute_run(folder, trained, domain=domain, rounds=rounds, training=training, model=model, seed=seed)
+    known = read_knowledge(folder / "knowledge")
+    span = np.array([numbers.min(), numbers.max()], dtype=np.float64)
+    partial = replace(partial_of(data, domain), span=span)
+    shutil.rmtree(folder / "knowledge")
+    write_knowledge(folder / "knowledge", replace(known, partial=partial, auxiliary=auxiliary))
+    clients = [f"client {client}" for client in range(len(data))]
+    write_truth(
+        folder / "truth",
+        clients=clients,
+        classes=["all"],
+        counts=np.array([[len(y)] for _, y in data]),
+        owners=[],
+        evaluation=(data[0][0][:1], data[0][1][:1]),
+        targets="",
+        attributes=Attributes(
+            np.abs(numbers[:, None] - grid).argmin(axis=1),
+            partial.names,
+            tuple(partial.clients.tolist()),
+            "bmi",
+            partial.fingerprint,
+            numbers.astype(np.float64),
+        ),
+    )
+    for client in range(len(data)):
+        note_node(folder / "truth", node=f"node{client}", client=clients[client])
+    return folder

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedattack.attacks.base import Attack, Seen
+from fedattack.attacks.knowledge import Knowledge
 from fedattack.attacks.matching import check_model
 from fedattack.attacks.replies import why_left_out
 from fedattack.base.errors import DataError, NeedsError
@@ -27,7 +28,7 @@ from fedattack.threats.attribute.attribute_model import AttributeModel, State
 from fedattack.threats.attribute.by_estimates import ByEstimates, LinearAttribute
 from fedattack.threats.attribute.by_loss import ByLoss, beliefs_of
 from fedattack.threats.attribute.client_messages import ClientMessages, collect_messages, fit_maps
-from fedattack.threats.attribute.filled_in import FilledIn
+from fedattack.threats.attribute.filled_in import FilledIn, refuse_numbers
 from fedattack.threats.attribute.optimum import DecodedClient, FillIn, Optimum, describe_how
 from fedattack.threats.attribute.options import ModelBasedOptions
 
@@ -79,6 +80,10 @@ class ModelBased(Attack):
         "how clients train: learning rate, epochs, batch size",
         "clients' examples and labels but for one attribute, its possible values, and whose they are",
     )
+
+    def unfit(self, record: Record, knowledge: Knowledge) -> list[str]:
+        """Say where the column is a number."""
+        return refuse_numbers(knowledge)
 
     def attack(self, seen: Seen) -> FilledInByModels:
         """Reconstruct the local optimum of each client, and fill in the attribute of its examples."""

@@ -25,7 +25,7 @@ from fedattack.base.stored import Axes, Name, Number
 from fedattack.learning import LocalSGD, pick_device
 from fedattack.learning.importing import trust_given
 from fedattack.record import Observation, Record
-from fedattack.threats.attribute.filled_in import MOST_BELIEF, FilledIn
+from fedattack.threats.attribute.filled_in import MOST_BELIEF, FilledIn, refuse_numbers
 from fedattack.threats.attribute.gradient_matching import (
     METHODS,
     Arrays,
@@ -118,6 +118,10 @@ class GradientMatching(Attack):
         "how clients train: learning rate, epochs, batch size",
         "clients' examples and labels but for one attribute, its possible values, and whose they are",
     )
+
+    def unfit(self, record: Record, knowledge: Knowledge) -> list[str]:
+        """Say where the column is a number."""
+        return refuse_numbers(knowledge)
 
     def attack(self, seen: Seen) -> FilledInByMatching:
         """Match the updates of all clients by every method."""

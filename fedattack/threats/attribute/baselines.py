@@ -30,7 +30,7 @@ from fedattack.learning.importing import trust_given
 from fedattack.learning.torch_utils import in_mode, to_tensor
 from fedattack.record import Record
 from fedattack.threats.attribute.ara import attribute_codes
-from fedattack.threats.attribute.filled_in import FilledIn
+from fedattack.threats.attribute.filled_in import FilledIn, refuse_numbers
 from fedattack.threats.attribute.gradient_matching import Arrays
 from fedattack.threats.attribute.gradient_membership import flatten_gradients, last_layer, last_layer_gradients
 from fedattack.threats.attribute.imputation import draw_largest, impute, values_of
@@ -147,6 +147,10 @@ class AttributeBaselines(Attack):
         "clients' examples and labels but for one attribute, its possible values, and whose they are",
         "public records with the attribute, where there are any",
     )
+
+    def unfit(self, record: Record, knowledge: Knowledge) -> list[str]:
+        """Say where the column is a number."""
+        return refuse_numbers(knowledge)
 
     def attack(self, seen: Seen) -> FilledInByGuesses:
         """Guess by every method."""

@@ -6,10 +6,18 @@ from typing import Annotated
 import numpy as np
 from numpy.typing import NDArray
 
+from fedattack.attacks.knowledge import Knowledge
 from fedattack.base.stored import Axes, Name
 
 MOST_BELIEF = 1 + 1e-6
 """The largest probability, but for rounding."""
+
+
+def refuse_numbers(knowledge: Knowledge) -> list[str]:
+    """Say that a column of numbers is none of some values, for attacks that choose among these; nothing elsewhere."""
+    if knowledge.partial is None or knowledge.partial.span is None:
+        return []
+    return ["it chooses among the values of a column, and this column is a number, which attribute-number asks for"]
 
 
 @dataclass(frozen=True, eq=False)

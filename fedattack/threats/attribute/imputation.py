@@ -96,3 +96,54 @@ def _classifiers(seed: int) -> dict[str, Any]:
         "gradient boosting": HistGradientBoostingClassifier(random_state=seed, max_iter=50),
         "nearest neighbours": make_pipeline(StandardScaler(), KNeighborsClassifier(5)),
     }
+
+
+def impute_numbers(partial: PartialRecords, auxiliary: Targets, *, seed: int) -> tuple[NDArray[np.float64], str]:
+    """Estimate a number from the other columns and the label, by the best of several regressions.
+
+    Which one is best is decided by the cross-validated R² on the public records alone.
+
+    Returns estimates (n,), and what the regression is called.
+    """
+    from sklearn.exceptions import ConvergenceWarning
+    from sklearn.model_selection import KFold, cross_val_score
+
+    rows = np.arange(len(auxiliary))
+    if len(rows) > MOST_RECORDS:
+        rows = np.sort(np.random.default_rng(seed).choice(rows, MOST_RECORDS, replace=False))
+    numbers = auxiliary.x[rows][:, partial.columns[0]].astype(np.float64)
+    rows, numbers = rows[np.isfinite(numbers)], numbers[np.isfinite(numbers)]
+    if not len(rows):
+        return np.zeros(len(partial)), "no public number"
+    classes = 0
+    if auxiliary.y.dtype == np.int64:
+        classes = int(max(partial.y.max(), auxiliary.y.max())) + 1
+    x = _features(auxiliary.x[rows], auxiliary.y[rows], partial.columns, classes)
+    asked = _features(partial.x, partial.y, partial.columns, classes)
+    candidates = _regressions(seed)
+    best = "mean"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        if len(rows) >= 2 * FOLDS:
+            folds = KFold(FOLDS, shuffle=True, random_state=seed)
+            fits = {name: cross_val_score(model, x, numbers, cv=folds).mean() for name, model in candidates.items()}
+            best = max(fits, key=lambda name: fits[name])
+        return np.asarray(candidates[best].fit(x, numbers).predict(asked), dtype=np.float64), best
+
+
+def _regressions(seed: int) -> dict[str, Any]:
+    """Make the regressions; the mean is first, as the majority is among classifiers."""
+    from sklearn.dummy import DummyRegressor
+    from sklearn.ensemble import HistGradientBoostingRegressor, RandomForestRegressor
+    from sklearn.linear_model import RidgeCV
+    from sklearn.neighbors import KNeighborsRegressor
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
+    return {
+        "mean": DummyRegressor(),
+        "ridge regression": make_pipeline(StandardScaler(), RidgeCV(np.logspace(-3, 3, 13))),
+        "random forest": RandomForestRegressor(200, random_state=seed),
+        "gradient boosting": HistGradientBoostingRegressor(random_state=seed, max_iter=50),
+        "nearest neighbours": make_pipeline(StandardScaler(), KNeighborsRegressor(5)),
+    }

@@ -1,5 +1,6 @@
 """What declares the attacks, apart from them: needs are shown, and options checked, before torch is imported."""
 
+from dataclasses import replace
 from typing import Literal
 
 from fedattack.attacks.needs import InApps, Needs
@@ -22,13 +23,16 @@ _NEEDS = Needs(
 )
 
 
+_OF_VALUES = replace(_NEEDS, about="a column of few values")
+
+
 class ModelBasedOptions(MemoryOptions):
     """How much memory the models of all clients may take; of longer runs the last rounds are used."""
 
     name = "aia"
     title = "Model-based attribute inference"
     paper = "Driouich et al. 2022, A novel model-based attribute inference attack, Section 4"
-    needs = _NEEDS
+    needs = _OF_VALUES
 
 
 class GradientMatchingOptions(WorkersOptions, MemoryOptions):
@@ -37,7 +41,7 @@ class GradientMatchingOptions(WorkersOptions, MemoryOptions):
     name = "ara"
     title = "Attribute reconstruction by gradient matching"
     paper = "Lyu & Chen 2021, A novel attribute reconstruction attack in federated learning, Section 3"
-    needs = _NEEDS
+    needs = _OF_VALUES
     in_apps = InApps(options={"restarts": 1})
 
     updates: str = setting(
@@ -56,6 +60,22 @@ class GradientMatchingOptions(WorkersOptions, MemoryOptions):
     membership: Knows = setting("known", "known, or unknown: examples lie among auxiliary ones (known)")
 
 
+class NumberOptions(WorkersOptions, MemoryOptions):
+    """How gradients are matched, beside what models say; as for ara."""
+
+    name = "attribute-number"
+    title = "A column of numbers, by the models of clients and by gradient matching"
+    paper = "Diana et al. 2024, Attribute inference attacks for federated regression tasks, Section 4"
+    needs = replace(_NEEDS, about="a column of more values, as a number")
+    in_apps = InApps(options={"restarts": 1})
+
+    updates: str = setting(
+        "pre5", f"{', '.join(UPDATES)}, or numbers of rounds such as 1,2,10 (pre5)", read=read_rounds
+    )
+    restarts: int | None = setting(None, "starts of the optimisation; the best counts (1 of Adam, 4 of L-BFGS)", ge=1)
+    steps: int = setting(200, "steps of Adam, and at most of L-BFGS (200)", ge=1)
+
+
 class BaselinesOptions(Options):
     """There is nothing to choose."""
 
@@ -69,4 +89,5 @@ class BaselinesOptions(Options):
         protocols=("fedavg",),
         knowledge=("model", "partial"),
         takes=("rounds", "clients", "frozen"),
+        about="a column of few values",
     )

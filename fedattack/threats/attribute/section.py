@@ -25,7 +25,7 @@ from fedattack.report.drawing import (
 )
 from fedattack.report.section import PER_CLIENT, POPULATIONS, RELIABILITY, Explained, PageTable, Section
 from fedattack.report.words import interval, level, shown
-from fedattack.threats.attribute.tables import FORMS, METHODS
+from fedattack.threats.attribute.tables import FORMS, METHODS, TOLERANCE
 
 # Letters of a column or a value that stand in a title.
 _MOST_LETTERS = 24
@@ -141,6 +141,17 @@ def excess(finding: Finding) -> str:
     return f"{text} than the best guess without any update."
 
 
+def near(finding: Finding) -> str:
+    """Say which column of numbers was asked for, and how many more were met than by the best guess without updates."""
+    column = finding.series.get("column", {})
+    text = f"The server estimated the numbers of {column.get('name', 'a column')} of clients' examples."
+    if finding.value is None:
+        return f"{text} It was not judged how near they are."
+    way = "fewer" if finding.value < 0 else "more"
+    text += f" From the updates it met {way} of them within {TOLERANCE} standard deviations, by "
+    return f"{text}{in_units(abs(finding.value), finding.units)}, than the best estimate without any update."
+
+
 def _some(values: Sequence[str]) -> list[str]:
     most = 6
     return list(values) if len(values) <= most else [*values[: most - 1], f"{len(values) - most + 1} others"]
@@ -173,9 +184,12 @@ def _explains(findings: Sequence[Finding]) -> Explained:
 
 SECTION = Section(
     question="Can the server fill in a column that it lacks?",
-    strength={"excess": "right {more} often than the best guess without updates, by {size}"},
+    strength={
+        "excess": "right {more} often than the best guess without updates, by {size}",
+        "near": "met {more} often than by the best estimate without updates, by {size}",
+    },
     explained=_explains,
-    sentences={"excess": excess},
+    sentences={"excess": excess, "near": near},
     figures=(("attributes", accuracies), PER_CLIENT, RELIABILITY, ("scores", scores), ("roc", roc)),
     tables=(POPULATIONS, ("attributes", _attributes)),
     forms=FORMS,

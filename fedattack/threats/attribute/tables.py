@@ -17,6 +17,9 @@ def _say_excess_interval(row: Row) -> str:
     return interval(row["excess_low"], row["excess_high"], "")
 
 
+TOLERANCE = 0.319
+"""How many standard deviations of its column a number may be off, as for values of rows that trees tell."""
+
 _END = kinds.optional(kinds.SHARE)
 _POINTS = kinds.optional(kinds.NUMBER)
 
@@ -54,9 +57,41 @@ RECORDS = Table(
     over_runs=True,
 )
 
+NUMBERS = Table(
+    "numbers",
+    (
+        Column("method", "method", kinds.TEXT, _say_method),
+        Column("baseline", kind=kinds.YES_OR_NO),
+        Column("near", "met", kinds.SHARE),
+        Column("low", "interval", _END, say_interval),
+        Column("high", kind=_END),
+        Column("rank", "rank correlation", kinds.NUMBER),
+    ),
+    over_runs=True,
+)
+"""Every way to estimate a column of numbers."""
+
+NUMBER_CLIENTS = clients_table("numbers met")
+
+ESTIMATES = Table(
+    "estimates",
+    in_file(
+        *("seed", "record", "client", "true", "said", "answered", "near", "baseline", "baseline_near"),
+        true="true number",
+        said="estimate",
+        near="met",
+        baseline="best baseline says",
+        baseline_near="best baseline meets it",
+    ),
+    file="one row for each example, with its number and its estimate; an example without an answer counts as the "
+    "commonest number",
+    over_runs=True,
+)
+
 _VALUES = kinds.list_of(kinds.TEXT, 2)
 
 FORMS = {
+    "column": kinds.fields({"name": kinds.TEXT, "tolerance": kinds.NUMBER}),
     "asked": kinds.fields({"column": kinds.TEXT, "values": _VALUES}, {"rarest": kinds.TEXT}),
     "attributes": kinds.fields(
         {
@@ -70,7 +105,8 @@ FORMS = {
         }
     ),
 }
-"""The column that is asked for, its values, and the rarest one where scores are about it; and every way to fill it in.
+"""A column of numbers, and how far these may be off; a column that is asked for, its values, and the rarest one where
+scores are about it; and every way to fill it in.
 
 The accuracy of a value at random is ``random``. The excess over the best baseline is in points.
 """

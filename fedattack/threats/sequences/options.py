@@ -17,6 +17,7 @@ class SequencesOptions(Options):
         knowledge=("model", "targets"),
         takes=("rounds", "clients", "frozen", "structures"),
         sgd=True,
+        about="models of two blocks of attention over tokens",
     )
     in_apps = InApps(place=4, reads_steps=True)
 

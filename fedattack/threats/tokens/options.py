@@ -16,6 +16,7 @@ class TokensOptions(Options):
         protocols=("fedavg", "fedsgd"),
         knowledge=(),
         takes=("rounds", "clients", "frozen", "structures"),
+        about="models that look up rows of a table, or take inputs of 0 and 1",
     )
     in_apps = InApps(place=4, reads_steps=True, reads_all=True)
 

@@ -11,7 +11,13 @@ class TreesOptions(Options):
     name = "trees"
     title = "Thresholds, leaves and covers of boosted trees"
     paper = "after Di Gennaro et al. 2025, TimberStrike: Dataset reconstruction attack"
-    needs = Needs(views=("individual",), protocols=("fedavg",), knowledge=(), takes=("rounds", "clients"))
+    needs = Needs(
+        views=("individual",),
+        protocols=("fedavg",),
+        knowledge=(),
+        takes=("rounds", "clients"),
+        about="clients that send trees of XGBoost as bytes",
+    )
 
     rows: int = setting(500, "most rows of each client that are rebuilt", ge=1)
     replies: int = setting(20, "most replies of each client whose trees are read, from the first on", ge=1)
