@@ -136,9 +136,9 @@ CHARTS = {
     ),
     "tokens": Chart("Words named, and what helps", "| preset tokens", "F1 score (%)", {"attack": 1, "null": 4}),
     "exact": Chart(
-        "Examples read off exactly, and what helps",
+        "Examples recovered exactly, and what helps",
         "| preset exact",
-        "read off (%)",
+        "recovered exactly (%)",
         {"attack": 1, "null": 2},
         page="fedattack/threats/exact/README.md",
     ),

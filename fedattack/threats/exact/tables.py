@@ -34,7 +34,7 @@ CLIENTS = Table(
     (
         Column("client", "client", kinds.TEXT),
         Column("examples", "examples", kinds.whole(1)),
-        Column("read", "read off exactly", kinds.COUNT, file="read off", about="How many were recovered exactly."),
+        Column("read", "recovered exactly", kinds.COUNT, file="read off", about="How many were recovered exactly."),
     ),
     title="What was recovered for each client",
     caption="Of the first run, at most 20 clients.",
