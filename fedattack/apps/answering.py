@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from fedattack.apps.calling import FunctionPlayer, OwnFunction, limit_memory, write_examples
 from fedattack.apps.player import UPDATES_MEMORY, Along, Form, Handler, Player, WeightsPlayer, form_of
 from fedattack.apps.probing import EXAMPLES, ask_outputs, ask_roles, ask_touched, describe_roles
+from fedattack.attacks import Scores, read_knowledge
 from fedattack.attacks.knowledge import Knowledge, Targets
 from fedattack.attacks.last_layer import LastLayer, find_known_last_layer
 from fedattack.attacks.replies import replied
@@ -102,6 +103,8 @@ class Interview:
             self._try_fitted()
         if self._request["together"]:
             return self.plant(say)
+        if self._request["inverted"]:
+            return self.invert()
         if len(self.auxiliary[1]):
             return self.play(say)
         return self.hold(say)
@@ -261,6 +264,28 @@ class Interview:
             rewrite_record(self._record, out, partial(self._plant_in, count))
             counts.append(self._planted)
         return self._count_planted(min(counts))
+
+    def invert(self) -> dict[str, NDArray[Any]]:
+        """Search for the examples of a few clients, write the scores, and return ``notes`` on them."""
+        # It imports what searches, which no other question needs.
+        from fedattack.apps.inverting import invert_replies
+
+        began = time.process_time()
+        knowledge = read_knowledge(Path(self._request["knowledge"]))
+        found, notes = invert_replies(
+            self._record, knowledge, self._request["few"], (self._x, self._y), self._play_step
+        )
+        seconds = time.process_time() - began
+        scores = Scores.of("inversion", found, notes, seconds)
+        scores.save(Path(self._request["inverted"]))
+        return {"notes": np.array(notes, dtype=np.str_)}
+
+    def _play_step(self, weights: Arrays, node: str) -> Player:
+        """Return what plays the step of PyTorch that a client makes."""
+        player = self._player(weights, node)
+        if not isinstance(player, Player):
+            raise DataError("the app makes no step of PyTorch that could be played")
+        return player
 
     def _plant_in(self, count: int, round_: Round, exchange: Exchange) -> Exchange:
         """Put one plain step on this many of its own targets, 0 for all, in the place of each client's reply."""

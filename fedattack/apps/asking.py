@@ -14,7 +14,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -28,6 +28,7 @@ from fedattack.apps.app import App
 from fedattack.apps.functions import NO_FUNCTIONS, OwnFunctions, list_partitions, put_examples
 from fedattack.apps.outside import read_app
 from fedattack.apps.place import copy_files
+from fedattack.attacks import ATTACKS, Scores
 from fedattack.attacks.answers import (
     Answers,
     AskedOutputs,
@@ -44,6 +45,7 @@ from fedattack.base.stored import check_arrays
 from fedattack.base.untrusted import read_npz
 from fedattack.record import Record
 from fedattack.record.folder import Part
+from fedattack.record.marks import RecordMark
 from fedattack.runs.bundle import copy_app
 from fedattack.runs.private import private_folder, working_in
 from fedattack.runs.watch import Watch
@@ -216,6 +218,16 @@ class Asker:
         arrays = self._ask(inquiry, step, owned=owned, together=together, out=out, seconds=seconds)
         return {count: Record(out / str(count)) for count in together}, _share_of(arrays)
 
+    def invert(self, inquiry: Inquiry, nodes: Sequence[str]) -> Scores:
+        """Return the scores of a search for the examples of these nodes' clients, through the app's own step."""
+        with private_folder(inquiry.part.folder) as folder:
+            file = folder / "inverted.npz"
+            self._ask(inquiry, f"search for examples of {inquiry.part.label}", few=nodes, inverted=file)
+            scores = Scores.load(file)
+        # A process that runs the app's code wrote it: what it holds is checked before it is kept.
+        scores.as_found(ATTACKS["inversion"].found, _WHERE)
+        return replace(scores, record=RecordMark.of(Record(inquiry.part.record)))
+
     def shadows(self, inquiry: Inquiry, auxiliary: Targets) -> tuple[ShadowLosses, list[str]]:
         """Return the losses of the targets under models that the app trains on ``auxiliary``, and notes on them."""
         arrays = self._ask(inquiry, f"train shadow models of {inquiry.part.label}", auxiliary=auxiliary)
@@ -235,6 +247,8 @@ class Asker:
         out: Path | str = "",
         seqs: Sequence[int] = (),
         seconds: float | None = None,
+        few: Sequence[str] = (),
+        inverted: Path | str = "",
     ) -> dict[str, NDArray[Any]]:
         app, part, sends = self.app, inquiry.part, inquiry.sends
         handlers = _handlers(inquiry.witnesses, app)
@@ -266,6 +280,9 @@ class Asker:
                 "planted": str(out and Path(out).resolve()),
                 "functions": functions,
                 "partitions": [],
+                "few": list(few),
+                "inverted": str(inverted),
+                "knowledge": str(part.knowledge.resolve()),
             }
             return self._run(part, folder, request, step)
 

@@ -25,7 +25,7 @@ from pydantic import ConfigDict, StringConstraints, TypeAdapter, with_config
 from typing_extensions import TypedDict
 
 from fedattack.apps.app import App
-from fedattack.apps.asking import Asker, ask_examples
+from fedattack.apps.asking import Asker, Inquiry, ask_examples
 from fedattack.apps.choosing import Chosen, choose, explain_failure, list_unasked
 from fedattack.apps.control import control
 from fedattack.apps.holding import hold, list_witness_notes
@@ -193,6 +193,7 @@ def _attack_and_judge(
     chosen = choose(runs, posed, order.make, watch)
     attacked = attack(folder, runs, posed, chosen, order.device, watch)
     if app is not None:
+        attacked = invert_by_app(Asker(app, watch, order.asked.functions), posed, attacked, watch)
         control_all(Asker(app, watch, order.asked.functions), attacked, watch, full=order.full_control)
     return judge(order, posed, attacked, watch)
 
@@ -378,6 +379,36 @@ def _attack_sums(attack: Attack, runs: Sequence[Run], device: str, watch: Watch)
         scores.save(run.part.scores(attack.name))
         scored.append(run.with_scores({**run.scores, attack.name: scores}))
     return scored
+
+
+def invert_by_app(asker: Asker, posed: Sequence[Posed], attacked: Attacked, watch: Watch) -> Attacked:
+    """Search for examples through the app's own step, where that is the only way to compute what clients send."""
+    known, few = posed[0].knowledge, posed[0].few
+    targets = known.targets
+    if targets is None or known.training is None or known.structure():
+        return attacked
+    if known.answers is None or known.model is not None or asker.functions.losses is not None:
+        return attacked
+    # As of other apps: clients of few examples, in one run.
+    if not few or len(posed) > 1:
+        return attacked
+    run = attacked.runs[0]
+    study = dict(attacked.folder.study)
+    untried, remedies = dict(study["untried"]), dict(study.get("remedies", {}))
+    failed: dict[str, Failure] = {}
+    with failing_alone(failed, "inversion"):
+        inquiry = Inquiry(run.part, witnesses_of(run.part), targets, known.sends)
+        scores = asker.invert(inquiry, few)
+        scores.save(run.part.scores("inversion"))
+        untried.pop("inversion", None)
+        remedies.pop("inversion", None)
+        run = run.with_scores({**run.scores, "inversion": scores})
+        attacked = replace(attacked, runs=(run,), scored=(*attacked.scored, "inversion"))
+    for failure in failed.values():
+        untried["inversion"] = f"through the app's own step no example could be searched for: {failure.why}"
+    noted = {"untried": untried, "remedies": remedies, "attacks": list(attacked.scored)}
+    attacked.folder.note({**study, **noted})
+    return attacked
 
 
 def control_all(asker: Asker, attacked: Attacked, watch: Watch, *, full: bool = False) -> None:

@@ -215,8 +215,8 @@ class Player:
     def _start(self, weights: Arrays) -> None:
         """Read the app's step under these weights, and find where in its models they stand."""
         self.tape = read_tape(lambda: self._handler(weights))
-        self._leaves = leaves_for(self.tape, self._x, self._y)
-        self.tape.prepare(self._leaves, self._adds_up)
+        self.leaves = leaves_for(self.tape, self._x, self._y)
+        self.tape.prepare(self.leaves, self._adds_up)
         self._adds_up = self.tape.adds_up
         self._weights = weights
         self._places, left = self._find_places(weights)
@@ -284,7 +284,7 @@ class Player:
             raise DataError(f"the app's model has no use for {short(', '.join(unused), 80)}, which clients send")
 
     def _try_losses(self) -> list[float]:
-        return [self.tape.loss_of(self._leaves, row) for row in range(min(_TRIED, len(self._y)))]
+        return [self.tape.loss_of(self.leaves, row) for row in range(min(_TRIED, len(self._y)))]
 
     @property
     def _is_whole(self) -> bool:
@@ -319,7 +319,7 @@ class Player:
                 if isinstance(part, BATCH_NORM) and part.track_running_stats and own & {*self.missing}:
                     norms.append(part)
         if norms:
-            self.tape.estimate_statistics(self._leaves, norms)
+            self.tape.estimate_statistics(self.leaves, norms)
 
     def _train(
         self, parameters: Sequence[Tensor], rows: Sequence[int], passes: Sequence[int], lr: float
@@ -334,7 +334,7 @@ class Player:
                     # Each batch has as many rows as the app's own.
                     chosen = np.resize(order[start : start + size], size)
                     optimizer.zero_grad()
-                    loss = self.tape.play({place: array[chosen] for place, array in self._leaves.items()})
+                    loss = self.tape.play({place: array[chosen] for place, array in self.leaves.items()})
                     # What else could learn costs no time.
                     loss.backward(inputs=[*parameters])
                     optimizer.step()
@@ -343,7 +343,7 @@ class Player:
 
     def losses(self) -> NDArray[np.float64]:
         """Return the losses (targets,) under the weights that were taken last."""
-        return self.tape.losses_of(self._leaves)
+        return self.tape.losses_of(self.leaves)
 
     def train(self, rows: Sequence[int], passes: Sequence[int]) -> Iterator[Arrays]:
         """Train on some of the targets, and yield the weights after each of these numbers of passes in all."""
@@ -360,7 +360,7 @@ class Player:
         batches = -(-len(rows) // size)
         total: list[Tensor | None] = [None] * len(learned)
         for chosen in np.resize(np.asarray(rows), (batches, size)):
-            loss = self.tape.play({place: array[chosen] for place, array in self._leaves.items()})
+            loss = self.tape.play({place: array[chosen] for place, array in self.leaves.items()})
             for index, gradient in enumerate(torch.autograd.grad(loss, learned, allow_unused=True)):
                 before = total[index]
                 if before is None:
@@ -374,7 +374,7 @@ class Player:
         return self._read_weights()
 
     def _require_learned(self) -> list[Tensor]:
-        learned = [*self._find_learned().values()]
+        learned = [*self.find_learned().values()]
         if not learned:
             raise DataError(
                 "the weights do not stand in the app's models as clients send them, so no model can be trained further"
@@ -413,7 +413,7 @@ class Player:
         products, norms = np.full((len(updates), count), np.nan), np.full(count, np.nan)
         lengths = np.full(len(updates), np.nan)
         # Of what travels as the bytes of another type there is no difference.
-        learned = self._find_learned()
+        learned = self.find_learned()
         for name in [*learned]:
             if any(name not in update for update in updates):
                 del learned[name]
@@ -426,7 +426,7 @@ class Player:
         directions = torch.from_numpy(flat)
         pieces = directions.split([value.numel() for value in learned.values()], dim=1)
         start = 0
-        for gradients in self.tape.gradients_of(self._leaves, [*learned.values()]):
+        for gradients in self.tape.gradients_of(self.leaves, [*learned.values()]):
             rows = slice(start, start + len(gradients[0]))
             along = torch.stack([piece @ gradient.T for piece, gradient in zip(pieces, gradients, strict=True)])
             products[:, rows] = -along.sum(dim=0).numpy()
@@ -442,7 +442,7 @@ class Player:
 
         They are those under the weights that were taken last, of what the app trains; or of some ``names`` of that.
         """
-        learned = self._find_learned()
+        learned = self.find_learned()
         if names is not None:
             learned = {name: parameter for name, parameter in learned.items() if name in names}
         shapes = [np.shape(self._weights[name]) for name in learned]
@@ -463,7 +463,7 @@ class Player:
 
         Each batch has as many rows as the app's own; the last one holds some examples twice.
         """
-        learned = {name: parameter for name, parameter in self._find_learned().items() if name in names}
+        learned = {name: parameter for name, parameter in self.find_learned().items() if name in names}
         leaves = leaves_for(self.tape, x, y)
         size = self.tape.step.count
         for rows in np.resize(np.arange(len(y)), (-(-len(y) // size), size)):
@@ -477,7 +477,7 @@ class Player:
                     found[name] = gradient.float().numpy(force=True).reshape(np.shape(self._weights[name]))
             yield found
 
-    def _find_learned(self) -> dict[str, Tensor]:
+    def find_learned(self) -> dict[str, Tensor]:
         """Return by the names of the weights the parameters that the app trains."""
         found: dict[str, Tensor] = {}
         for name, place in self._places.items():

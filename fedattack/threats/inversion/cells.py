@@ -8,6 +8,7 @@ true rows so that most cells are right, and so is all that they are held against
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -112,7 +113,7 @@ class CellsCase:
         """Return in which share of its rounds all of its cells are right of each example, (examples,)."""
         return self._over_rounds([right.all(axis=1) for right in batches])
 
-    def _over_rounds(self, batches: Sequence[NDArray[np.float64] | Flags]) -> Floats:
+    def _over_rounds(self, batches: Sequence[NDArray[Any]]) -> Floats:
         shares = []
         for indices in self.case.clients_replies.values():
             shares.append(np.mean([batches[index] for index in indices], axis=0))

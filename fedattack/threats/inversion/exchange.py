@@ -8,6 +8,7 @@ An example of several rounds is exchanged once for all of them.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,6 +35,7 @@ _AT_ONCE = 1_000
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
+Numbers = NDArray[np.floating[Any]]
 
 
 @dataclass(frozen=True)
@@ -43,16 +45,16 @@ class AttackedClient:
     Attributes
     ----------
     examples
-        (k, …): in 0 … 1.
+        (k, …): in 0 … 1, or cells.
     labels
         (k,): whole numbers; all 0 where there are no classes.
     replies
         For each reply (m, …): the reconstructions.
     """
 
-    examples: Images
+    examples: Numbers
     labels: Integers
-    replies: Sequence[Images]
+    replies: Sequence[Numbers]
 
 
 @dataclass(frozen=True)
@@ -183,7 +185,7 @@ def exchange_cells(
     return ExchangedCells(_join(shares), _join(whole), arrangements)
 
 
-def right_cells(rows: Floats, found: Floats, tolerance: Floats) -> NDArray[np.bool_]:
+def right_cells(rows: Numbers, found: Numbers, tolerance: Floats) -> NDArray[np.bool_]:
     """Return which cells (n, m, columns) of rows (n, columns) each of m reconstructions has right."""
     return np.asarray(np.abs(rows[:, np.newaxis] - found) <= tolerance)
 

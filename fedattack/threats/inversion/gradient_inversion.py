@@ -257,26 +257,36 @@ class ClientModel:
         counts = {name: step_weights(momentum, how.steps(len(x))) for name, momentum in self._momenta.items()}
         statistics: dict[str, Tensor] = {}
 
-        def mean_loss(
-            current: dict[str, Tensor], records: Tensor, wanted: Tensor, part: Tensor | None
-        ) -> tuple[Tensor, dict[str, Tensor]]:
-            self._seen = {}
-            losses = self._loss(functional_call(self.model, {**current, **buffers}, (records,)), wanted)
-            if part is None:
-                return losses.mean(), self._seen
-            return losses @ part, self._seen
-
         moved = {name: torch.zeros_like(value) for name, value in parameters.items()}
         velocity: dict[str, Tensor] = dict(moved)
         for step, (records, wanted, part) in enumerate(self._mini_batches(x, targets, parts)):
             current = {name: value - how.lr * moved[name] for name, value in parameters.items()}
-            gradients, of_batch = grad(mean_loss, has_aux=True)(current, records, wanted, part)
+            gradients, of_batch = grad(self._lose, has_aux=True)(current, buffers, records, wanted, part)
             for name, value in of_batch.items():
                 statistics[name] = statistics.get(name, 0) + float(counts[name][step]) * value
             for name, gradient in gradients.items():
                 velocity[name] = how.momentum * velocity[name] + gradient + how.weight_decay * current[name]
                 moved[name] = moved[name] + velocity[name]
         return moved, statistics
+
+    def follow_all(
+        self, parameters: Tensors, buffers: Tensors, x: Tensor, targets: Tensor, *parts: Tensor
+    ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """Return what :meth:`follow` returns for several clients: all that it takes has one more axis, the first."""
+        followed: tuple[dict[str, Tensor], dict[str, Tensor]] = vmap(self.follow)(
+            parameters, buffers, x, targets, *parts
+        )
+        return followed
+
+    def _lose(
+        self, current: Tensors, buffers: Tensors, records: Tensor, wanted: Tensor, part: Tensor | None
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return the loss of a mini-batch, and the statistics of its examples in layers of batch normalisation."""
+        self._seen = {}
+        losses = self._loss(functional_call(self.model, {**current, **buffers}, (records,)), wanted)
+        if part is None:
+            return losses.mean(), self._seen
+        return losses @ part, self._seen
 
     def sizes(self, records: int) -> list[int]:
         """Return how many examples are in each mini-batch of an epoch."""
@@ -547,7 +557,7 @@ class _Problem:
         order = []
         if self._deals:
             order.append(draw_counts(parts, self._sizes))
-        moved, statistics = vmap(self._client.follow)(parameters, buffers, x, targets, *order)
+        moved, statistics = self._client.follow_all(parameters, buffers, x, targets, *order)
         moved = scale_values(moved, self._scale[batches])
         if self._how.method != "l2":
             moved = scale_values(moved, (_products(moved, moved) + torch.finfo(torch.float32).tiny).rsqrt())

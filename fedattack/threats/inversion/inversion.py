@@ -221,7 +221,7 @@ class GradientInversion(Attack):
         training = client_training(record, training)
         client = ClientModel(architecture, trust_given(model.loss), training, device=pick_device(seen.device))
         label = self._label_of(model)
-        method = self._method_of(knowledge)
+        method = self.method_of(knowledge)
         batches, replies = self._read_batches(seen, architecture, training, label)
         if not batches:
             raise NeedsError(
@@ -242,7 +242,7 @@ class GradientInversion(Attack):
             if layer is not None and not training.weight_decay:
                 batches = [replace(batch, span=_read_span(batch, layer)) for batch in batches]
         else:
-            box = self._box_of(knowledge, model.input_shape)
+            box = self.box_of(knowledge, model.input_shape)
         how = Search(method, options.iterations, restarts, variation, box, options.statistics, options.order, coding)
         searched = self._search_batches(batches, how, model, training, client.device, seen)
         images, labels, objectives, unsure = zip(*searched, strict=True)
@@ -264,7 +264,7 @@ class GradientInversion(Attack):
             unsure=None if coding is None else np.concatenate(unsure),
         )
 
-    def _method_of(self, knowledge: Knowledge) -> Method:
+    def method_of(self, knowledge: Knowledge) -> Method:
         """Say which search is made."""
         coding = knowledge.coding
         if self.options.method is None:
@@ -284,7 +284,7 @@ class GradientInversion(Attack):
         layers = sum(isinstance(layer, _BatchNorm) for layer in architecture.modules())
         batches: list[ReplyBatch] = []
         replies: list[InvertedReply] = []
-        for name, number, reply in self._chosen(seen.record, seen.knowledge):
+        for name, number, reply in self.list_chosen(seen.record, seen.knowledge):
             try:
                 batch = self._batch_of(reply, seen.record, architecture, training, label)
             except (ModelError, RecordError) as cause:
@@ -336,7 +336,7 @@ class GradientInversion(Attack):
             seen.progress(len(by_batch), len(batches))
         return [by_batch[number] for number in range(len(batches))]
 
-    def _box_of(self, knowledge: Knowledge, shape: tuple[int, ...]) -> Box | None:
+    def box_of(self, knowledge: Knowledge, shape: tuple[int, ...]) -> Box | None:
         """Return the range of inputs, in a shape that broadcasts with an example; none where it is not known."""
         axes = (1,) * (len(shape) - 1)
         if not isinstance(self.options.box, str):
@@ -384,7 +384,7 @@ class GradientInversion(Attack):
         statistics = read_statistics(model, received, reply.arrays or {}, training.steps(count))
         return ReplyBatch(received, movement, count, labels, statistics)
 
-    def _chosen(self, record: Record, knowledge: Knowledge) -> list[tuple[str, int, Observation]]:
+    def list_chosen(self, record: Record, knowledge: Knowledge) -> list[tuple[str, int, Observation]]:
         """List client, round and reply of all that is to be attacked, client by client."""
         wanted = self.options.clients
         replies: dict[str, dict[int, Observation]] = defaultdict(dict)

@@ -158,8 +158,10 @@ class InversionJudge(Judge[InversionCase]):
         )
 
     @measure("preflight", "Residual of a replay of the true examples, median")
-    def replay_examples(self) -> Measurement:
-        """Replay the true examples, and take the median residual."""
+    def replay_examples(self) -> Measurement | None:
+        """Replay the true examples, and take the median residual; where the app itself was asked, there is no model."""
+        if any(self.each(lambda case: case.knowledge.model is None)):
+            return None
         preflights: list[Preflight] = []
         for case in self.cases:
             preflights += case.preflights
@@ -234,10 +236,10 @@ class InversionJudge(Judge[InversionCase]):
     @rows_of(QUARTERS)
     def divide_cells(self) -> Iterator[Row]:
         """Divide the cells of all runs by how sure of them the attacker is, the surest first."""
-        parts = [of_run.sureness for of_run in self.cells]
-        unsure, right, common = (np.concatenate(values) for values in zip(*parts, strict=True)) if parts else ([],) * 3
-        if not len(unsure):
+        if not self.cells:
             return
+        parts = [of_run.sureness for of_run in self.cells]
+        unsure, right, common = (np.concatenate([part[index] for part in parts]) for index in range(3))
         for number, cells in enumerate(np.array_split(np.argsort(unsure, kind="stable"), len(QUARTER_NAMES))):
             if len(cells):
                 yield {
@@ -272,7 +274,7 @@ class InversionJudge(Judge[InversionCase]):
         )
 
     def _test(
-        self, measure: str, middle: Callable[..., Any], exchanges: Sequence[Exchanged] | Sequence[ExchangedCells]
+        self, measure: str, middle: Callable[..., Any], exchanges: Sequence[Exchanged | ExchangedCells]
     ) -> Significance:
         """Hold the middle of all examples' values against what exchanges give.
 

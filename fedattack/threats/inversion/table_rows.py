@@ -109,7 +109,9 @@ def pool_rows(coding: TableCoding, found: NDArray[np.float32], objectives: Float
     used = np.flatnonzero(weights)
     cells = (np.nan_to_num(found[used]).astype(np.float64) - low) / span
     scale = np.where(deviation > 0, deviation, 1) / span
-    matched = np.stack([_match(coding, cells[list(used).index(best)], other, scale) for other in cells])
+    # The best search has the largest weight, and so is among those used.
+    reference = cells[weights[used].argmax()]
+    matched = np.stack([_match(coding, reference, other, scale) for other in cells])
     weights = weights[used]
     count = matched.shape[1]
     pooled, unsure = np.zeros((count, len(low))), np.zeros((count, len(coding.columns)))
@@ -145,7 +147,8 @@ def _match(coding: TableCoding, rows: Floats, others: Floats, scale: Floats) -> 
         else:
             # Shares that have nothing in common are 2 apart, and two values in one input 1.
             cost += apart.sum(axis=2) / min(len(own), 2)
-    return others[linear_sum_assignment(cost)[1]]
+    _, order = linear_sum_assignment(cost)
+    return np.asarray(others[order])
 
 
 def _medians(values: Floats, weights: Floats) -> Floats:

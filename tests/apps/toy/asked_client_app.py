@@ -21,6 +21,8 @@ CLIENTS, OWN, OTHERS, FEATURES, CLASSES = 6, 16, 8, 20, 3
 GENERATOR = torch.Generator().manual_seed(1)
 X = torch.randn(CLIENTS, OWN + OTHERS, FEATURES, generator=GENERATOR)
 Y = torch.randint(CLASSES, (CLIENTS, OWN + OTHERS), generator=GENERATOR)
+# Examples of a client of few, which makes two steps with all of them.
+FEW, STEPS = 2, 2
 REBUILT = ("autoencoder", "stated autoencoder", "micro-batches")
 # What is kept at home.
 AT_HOME = "1."
@@ -129,7 +131,8 @@ def train(message: Message, context: Context):
     model.train()
     lr = message.content["config"]["lr"]
     client = context.node_config["partition-id"]
-    x, y = X[client, :OWN], Y[client, :OWN]
+    own, epochs = (FEW, STEPS) if kind == "few" else (OWN, 15)
+    x, y = X[client, :own], Y[client, :own]
     if kind == "stated autoencoder":
         trained_on(x, torch.zeros(OWN, dtype=torch.int64))
     if kind == "untrained":
@@ -145,12 +148,12 @@ def train(message: Message, context: Context):
         return Message(RecordDict(content), reply_to=message)
     optimizer = torch.optim.SGD(model.parameters(), lr=lr)
     other = copy.deepcopy(model)
-    for epoch in range(15):
+    for epoch in range(epochs):
         if kind == "head first":
             # As FedRep trains: what is kept, and then what is sent.
             for name, parameter in model.named_parameters():
                 parameter.requires_grad = name.startswith("net.3.") == (epoch < 5)
-        for rows in torch.randperm(OWN).split(8):
+        for rows in torch.randperm(own).split(8):
             optimizer.zero_grad()
             parts = rows.split(4) if kind == "micro-batches" else [rows]
             loss = sum(loss_of(kind, model, look_at(kind, x[part]), y[part]) for part in parts) / len(parts)
@@ -161,7 +164,7 @@ def train(message: Message, context: Context):
     arrays = arrays_of(kind, model)
     if kind == "renamed" and client == 1:
         arrays = ArrayRecord({f"module.{name}": array for name, array in arrays.items()})
-    content = {"arrays": arrays, "metrics": MetricRecord({"num-examples": OWN})}
+    content = {"arrays": arrays, "metrics": MetricRecord({"num-examples": own})}
     return Message(RecordDict(content), reply_to=message)
 
 

@@ -11,13 +11,14 @@ from fedattack.attacks.coding import find_coding
 from fedattack.audit.finding import LEAK
 from fedattack.audit.truth import read_truth
 from fedattack.record import Record
+from fedattack.report import write_report
 from fedattack.threats.inversion.case import InversionCase
 from fedattack.threats.inversion.cells import TOLERANCE, CellsCase
 from fedattack.threats.inversion.exchange import AttackedClient, exchange_cells
 from fedattack.threats.inversion.inversion import ReconstructedExamples
 from fedattack.threats.inversion.judge import InversionJudge
 from tests.threats.inversion.inverted import make_scores
-from tests.worlds.attacked import attack_and_judge
+from tests.worlds.attacked import attack_and_judge, audit_folder
 from tests.worlds.inversion import table, write_table_run
 
 CLIENTS = 6
@@ -125,6 +126,11 @@ def test_rows_of_clients_are_found_and_those_of_nobody_are_not(tmp_path):
     assert found["cells"].value > 0.95
     assert found["rows"].verdict == LEAK
     assert found["sure-cells"].value == 1
+    audit_folder(tmp_path / "own")
+    page = write_report(tmp_path / "own").read_text()
+    assert "Cells by how sure of them the attacker is" in page
+    assert "What was found of each column" in page
+    assert "Rows that are right in all cells" in page
     write_table_run(tmp_path / "silent", rounds=1, clients=5, each=2, silent=True)
     null = attack_and_judge("inversion", tmp_path / "silent", iterations="800")
     assert null["cells"].verdict != LEAK

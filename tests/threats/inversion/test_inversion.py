@@ -63,8 +63,8 @@ def test_the_box_comes_from_the_option_the_knowledge_or_auxiliary_images_and_nev
             assert images.min() >= box[0][0] - 1e-6
             assert images.max() <= box[1][0] + 1e-6
     rows = Targets(x[:50].reshape(50, -1), y[:50])
-    assert ATTACK._box_of(replace(stated, auxiliary=rows), (64,)) is None
-    low, high = ATTACK.with_options({"box": "0,1"})._box_of(stated, (64,))
+    assert ATTACK.box_of(replace(stated, auxiliary=rows), (64,)) is None
+    low, high = ATTACK.with_options({"box": "0,1"}).box_of(stated, (64,))
     assert (low.tolist(), high.tolist()) == ([0.0], [1.0])
 
 

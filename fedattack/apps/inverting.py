@@ -1,0 +1,277 @@
+"""Search for clients' examples through the app's own step, where the attacker can build no model of the app.
+
+It runs in the process that asks the app; see :mod:`fedattack.apps.answering`. The search is that of the attack
+``inversion``. What a client would send of other examples is computed by the tape of the app's step, which is played
+with examples and parameters that want gradients, once for each step that the client makes.
+"""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy.optimize import nnls
+from torch import Tensor, nn
+
+from fedattack.apps.player import Player
+from fedattack.attacks import Knowledge
+from fedattack.base.errors import DataError
+from fedattack.base.stored import Name
+from fedattack.base.structured import leaves_of
+from fedattack.learning import LocalSGD
+from fedattack.learning.importing import one_line
+from fedattack.record import Observation, Record
+from fedattack.record.format import Arrays
+from fedattack.threats.inversion.gradient_inversion import ClientModel, ReplyBatch, Search, Tensors, invert_group
+from fedattack.threats.inversion.inversion import (
+    VARIATION,
+    GradientInversion,
+    InvertedReply,
+    ReconstructedExamples,
+    client_training,
+)
+from fedattack.threats.inversion.options import POOLED
+from fedattack.witness.tape import BATCH_NORM, Tape
+
+# Gradients that are computed for a reply, and seconds of processor time that all searches may take.
+_ITERATIONS, _SECONDS = 1_000, 10.0
+
+# A gradient that is differentiated takes about as long as so many.
+_DIFFERENTIATED = 2
+
+# Examples of each class by whose gradients labels are told.
+_OF_A_CLASS = 8
+
+
+class AppClient(ClientModel):
+    """What a client computes in a round, by the tape of the app's own step.
+
+    Parameters
+    ----------
+    tape
+        Of the step, under weights of the client's form.
+    label
+        Where the labels stand in the step, and their shape; ``None`` where the step takes no labels.
+    learned
+        By the names of the weights, the parameters that the step trains.
+    training
+        How often, and in which batches, the client makes it.
+    """
+
+    def __init__(
+        self, tape: Tape, label: tuple[str, tuple[int, ...]] | None, learned: Mapping[str, Tensor], training: LocalSGD
+    ) -> None:
+        self.device = torch.device("cpu")
+        self.model: nn.Module = nn.Identity()
+        # Labels are given to the step as they are.
+        self.loss, self.training = "the app's own", training
+        self._tape, self._label, self._learned = tape, label, dict(learned)
+        self._parameters, self._buffers = {*learned}, set()
+        self._momenta = {}
+        self._is_together = True
+
+    @classmethod
+    def of(cls, player: Player, x: NDArray[np.float32], training: LocalSGD) -> "AppClient":
+        """Make a client of what plays the app's step.
+
+        Raises
+        ------
+        DataError
+            If the step takes other things than numbers with a point, or normalises by the batch.
+        """
+        tape, learned = player.tape, player.find_learned()
+        if not learned:
+            raise DataError("the weights do not stand in the app's models as they are sent")
+        if any(isinstance(layer, BATCH_NORM) for model in tape.models for layer in model.modules()):
+            raise DataError("the app's model normalises by the batch, and the step is played without")
+        rows = tape.rows.dtype
+        if [*leaves_of(x)] != ["0"] or rows.names is None or "0" not in rows.names:
+            raise DataError("the app's step takes examples of several arrays")
+        if rows["0"].base.kind != "f":
+            raise DataError("the app's step takes examples of whole numbers, which no gradient moves")
+        others = [name for name in rows.names if name != "0"]
+        label = None
+        if others:
+            label = others[0], rows[others[0]].shape
+        return cls(tape, label, learned, training)
+
+    def outputs(self, shape: tuple[int, ...]) -> int:
+        """Return of how many numbers a label is."""
+        return 1
+
+    def can_order(self, records: int) -> bool:
+        """Say that no order is searched for: the step gives no losses of single examples."""
+        return False
+
+    def follow_all(
+        self, parameters: Tensors, buffers: Tensors, x: Tensor, targets: Tensor, *parts: Tensor
+    ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """Follow several clients together, or one after another where PyTorch cannot vectorise the app's code."""
+        # What is computed alone is faster without vectorising.
+        if self._is_together and len(x) > 1:
+            try:
+                return super().follow_all(parameters, buffers, x, targets, *parts)
+            except Exception:  # PyTorch cannot vectorise all that an app may do
+                self._is_together = False
+        moved = []
+        for index in range(len(x)):
+            of_one = {name: value[index] for name, value in parameters.items()}
+            moved.append(self.follow(of_one, {}, x[index], targets[index])[0])
+        return {name: torch.stack([each[name] for each in moved]) for name in moved[0]}, {}
+
+    def _lose(
+        self, current: Tensors, buffers: Tensors, records: Tensor, wanted: Tensor, part: Tensor | None
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        leaves = {"0": records}
+        if self._label is not None:
+            place, shape = self._label
+            leaves[place] = wanted.reshape(len(records), *shape)
+        replaced = {id(self._learned[name]): value for name, value in current.items()}
+        return self._tape.play(leaves, replaced=replaced), {}
+
+
+def invert_replies(
+    record: Record,
+    knowledge: Knowledge,
+    nodes: Sequence[Name],
+    examples: tuple[NDArray[np.float32], NDArray[np.generic]],
+    play: Callable[[Arrays, str], Player],
+) -> tuple[ReconstructedExamples, list[str]]:
+    """Search for the examples behind the first reply of each of these nodes.
+
+    Parameters
+    ----------
+    record, knowledge
+        What the server saw, and what the attacker knows.
+    nodes
+        Whose replies.
+    examples
+        Labelled examples (n, …), (n,) that the attacker asks about, whose gradients tell labels.
+    play
+        Returns what plays the app's step under weights, of a node.
+
+    Raises
+    ------
+    DataError
+        If none can be searched; the message says why.
+    """
+    x, y = examples
+    training = knowledge.training
+    if training is None:
+        raise DataError("it is not known how clients train")
+    if training.optimizer != "SGD" or record.protocol != "fedavg":
+        raise DataError("only updates of plain SGD, with or without momentum, are searched through the app's step")
+    training = client_training(record, training)
+    attack = GradientInversion().with_options({"clients": ",".join(nodes)})
+    method = attack.method_of(knowledge)
+    restarts = {"table": POOLED}.get(method, 1)
+    shape = x.shape[1:]
+    coding = box = None
+    if method == "table":
+        coding = knowledge.coding
+    else:
+        box = attack.box_of(knowledge, shape)
+    how = Search(method, _ITERATIONS, restarts, VARIATION[method], box, coding=coding)
+    is_class = np.issubdtype(y.dtype, np.integer)
+    began = time.process_time()
+    found, replies, notes = [], [], []
+    for client, number, reply in attack.list_chosen(record, knowledge):
+        try:
+            batch, of_app = _read_batch(reply, training, x, y, is_class, play)
+            _check_time(of_app, batch, shape, _SECONDS - (time.process_time() - began))
+            (rebuilt,) = invert_group(of_app, {0: batch}, shape, how, seed=record.seed or 0).values()
+        except Exception as cause:  # the app's own code may raise anything
+            notes.append(f"round {number}, client {client} left out: {one_line(cause)}")
+            continue
+        found.append(rebuilt)
+        replies.append(InvertedReply(reply.node, client, number, batch.records, 0))
+    if not found:
+        raise DataError("; ".join(notes) or "no reply can be used")
+    notes.append(
+        "the attacker searched through the clients' own app, one step of which it plays for each step of theirs"
+    )
+    # Of rows of a table alone.
+    unsure = [each.unsure for each in found if each.unsure is not None]
+    return (
+        ReconstructedExamples(
+            batches=tuple(replies),
+            method=method,
+            iterations=_ITERATIONS,
+            restarts=restarts,
+            variation=VARIATION[method],
+            statistics=0.0,
+            order="fixed",
+            box=None if box is None else (tuple(box[0].flatten().tolist()), tuple(box[1].flatten().tolist())),
+            label="rule" if is_class else "free",
+            targets=knowledge.asked(),
+            images=np.concatenate([each.x for each in found]),
+            labels=np.concatenate([each.y for each in found]),
+            of_batch=np.repeat(np.arange(len(found)), [each.records for each in replies]),
+            objectives=np.stack([each.objectives for each in found]),
+            unsure=np.concatenate(unsure) if unsure else None,
+        ),
+        notes,
+    )
+
+
+def _read_batch(
+    reply: Observation,
+    training: LocalSGD,
+    x: NDArray[np.float32],
+    y: NDArray[np.generic],
+    is_class: bool,
+    play: Callable[[Arrays, str], Player],
+) -> tuple[ReplyBatch, AppClient]:
+    """Read what a reply tells of its batch, and make the client that sent it."""
+    if reply.received is None or reply.arrays is None:
+        raise DataError("the reply, or the model that it answers, is not in the record")
+    received, update = dict(reply.received), reply.update()
+    player = play(received, reply.node)
+    player.take(received)
+    client = AppClient.of(player, x, training)
+    names = [*player.find_learned()]
+    movement = {name: (-update[name] / np.float32(training.lr)).astype(np.float32) for name in names}
+    count = max(int(reply.count or 1), 1)
+    labels = None
+    if is_class:
+        labels = _tell_labels(player, movement, count, y)
+    return ReplyBatch({name: received[name] for name in names}, movement, count, labels), client
+
+
+def _check_time(client: AppClient, batch: ReplyBatch, shape: tuple[int, ...], left: float) -> None:
+    """Refuse a search that takes longer than there are seconds of processor time left."""
+    labels = np.zeros(batch.records, dtype=np.float32) if batch.labels is None else batch.labels
+    x, targets = torch.zeros((batch.records, *shape)), torch.from_numpy(labels)
+    # What is computed first takes longer.
+    for _ in range(2):
+        began = time.process_time()
+        client.follow(*client.split(batch.received), x, targets)
+        seconds = (time.process_time() - began) * _DIFFERENTIATED * _ITERATIONS
+    if seconds > left:
+        raise DataError(
+            f"its search takes about {seconds:.0f} s, and {max(left, 0):.0f} s of the {_SECONDS:.0f} s for searches "
+            "through the app are left"
+        )
+
+
+def _tell_labels(player: Player, movement: Arrays, count: int, y: NDArray[np.generic]) -> NDArray[np.int64]:
+    """Tell the labels (count,) of a batch: the mixture of gradients of single labels that is nearest to how it moved.
+
+    The arrays that come last tell most of labels, and least of examples.
+    """
+    learned = [*player.find_learned().items()][-2:]
+    classes = np.unique(y)
+    directions = []
+    for label in classes:
+        rows = np.flatnonzero(y == label)[:_OF_A_CLASS]
+        gradients = [player.tape.gradient_of(player.leaves, int(row), [value for _, value in learned]) for row in rows]
+        directions.append(torch.stack(gradients).mean(dim=0).double().numpy())
+    moved = np.concatenate([movement[name].ravel() for name, _ in learned]).astype(np.float64)
+    weights = nnls(np.stack(directions, axis=1), moved)[0]
+    share = count * weights / max(weights.sum(), np.finfo(np.float64).tiny)
+    counts = np.floor(share).astype(np.int64)
+    # The largest remainders make up what rounding took.
+    for index in np.argsort(counts - share)[: count - counts.sum()]:
+        counts[index] += 1
+    return np.repeat(classes.astype(np.int64), counts)

@@ -1,0 +1,138 @@
+"""Examples are searched for through the app's own step as they are through a model, where there are both."""
+
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from fedattack.apps import asking
+from fedattack.apps.answering import Interview
+from fedattack.apps.app import App
+from fedattack.apps.asking import Asker, Inquiry
+from fedattack.apps.inverting import AppClient, invert_replies
+from fedattack.apps.player import Handler, Player
+from fedattack.apps.witnessing import witnesses_of
+from fedattack.attacks import Knowledge, Targets, write_knowledge
+from fedattack.base.errors import DataError
+from fedattack.base.files import write_npz
+from fedattack.learning import LocalSGD
+from fedattack.learning.soft_losses import soft_targets
+from fedattack.record import Record
+from fedattack.record.folder import Part
+from fedattack.threats.inversion.gradient_inversion import ClientModel, ReplyBatch, Search, invert_group
+from fedattack.threats.inversion.inversion import ReconstructedExamples
+from tests.apps.projects import ASKED as PROJECT
+from tests.apps.worlds import run_here
+from tests.witness.apps import load
+
+CLIENTS = 6
+TRAINING = LocalSGD(epochs=2, batch_size=0, lr=0.1)
+
+
+def run(part, kind):
+    client, server = (load(PROJECT, name).app for name in ("client_app", "server_app"))
+    torch.manual_seed(4)
+    run_here(part, server, client, {"kind": kind}, CLIENTS)
+    return App(PROJECT.where, {"kind": kind}, CLIENTS)
+
+
+def examples():
+    module = load(PROJECT, "client_app")
+    return module.X.reshape(-1, module.FEATURES).numpy(), module.Y.reshape(-1).numpy()
+
+
+def player_of(part, app, x, y):
+    received = dict(Record(part.record).rounds[0].observations[0].received)
+    asked = vars(witnesses_of(part)[0].asked)
+    handler = Handler(
+        load(PROJECT, "client_app").app, app.config, {"partition-id": 0, "num-partitions": CLIENTS}, **asked
+    )
+    player = Player(handler, received, x, y)
+    player.take(received)
+    return player, received
+
+
+@pytest.fixture(scope="module")
+def few(tmp_path_factory):
+    part = Part(tmp_path_factory.mktemp("few"), "")
+    return part, run(part, "few")
+
+
+@pytest.mark.parametrize("is_together", [True, False])
+@pytest.mark.parametrize("training", [TRAINING, LocalSGD(epochs=3, batch_size=3, lr=0.2, momentum=0.9)])
+def test_the_apps_own_step_gives_the_movement_and_the_objective_of_a_model(training, is_together, few):
+    x, y = examples()
+    player, received = player_of(*few, x, y)
+    by_app = AppClient.of(player, x, training)
+    by_app._is_together = is_together
+    by_model = ClientModel(load(PROJECT, "client_app").make("few"), "cross-entropy", training)
+    rows = [3, 30, 60, 90]
+    true = torch.from_numpy(x[rows])
+    moved = by_model.movement(*by_model.split(received), true, soft_targets("cross-entropy", y[rows], 3))
+    again = by_app.movement(*by_app.split(received), true, torch.from_numpy(y[rows]))
+    assert again.keys() == moved.keys()
+    for name, value in moved.items():
+        torch.testing.assert_close(again[name], value, rtol=1e-5, atol=1e-6)
+    movement = {name: value.detach().numpy() for name, value in moved.items()}
+    batch = ReplyBatch(received, movement, len(rows), y[rows])
+    how = Search("cos", iterations=5, restarts=2)
+    one, other = (invert_group(client, {0: batch}, (20,), how)[0] for client in (by_app, by_model))
+    np.testing.assert_allclose(one.objectives, other.objectives, rtol=1e-5)
+    np.testing.assert_allclose(one.x, other.x, rtol=1e-3, atol=1e-3)
+
+
+def test_examples_of_clients_are_found_through_the_app_and_labels_told(few, monkeypatch, tmp_path):
+    part, app = few
+    x, y = examples()
+    targets = Targets(x, y)
+    lr = witnesses_of(part)[0].asked.configs["config"]["lr"]
+    write_knowledge(part.knowledge, Knowledge(targets=targets, training=replace(TRAINING, lr=lr)))
+
+    def run_in_this_process(request: Path, answers: Path, place: Path, say) -> None:
+        monkeypatch.setattr(sys, "path", [*sys.path])
+        write_npz(answers, Interview(json.loads(request.read_text())).answer(lambda line: None))
+
+    monkeypatch.setattr(asking, "_run", run_in_this_process)
+    nodes = list(Record(part.record).nodes)[:2]
+    scores = Asker(app).invert(Inquiry(part, witnesses_of(part), targets), nodes)
+    found = scores.as_found(ReconstructedExamples)
+    module = load(PROJECT, "client_app")
+    by_node = {witness.node: int(witness.client) for witness in witnesses_of(part) if witness.client.isdecimal()}
+    assert len(found.batches) == 2, scores.notes
+    for number, reply in enumerate(found.batches):
+        own, labels = module.X[by_node[reply.node], :2].numpy(), module.Y[by_node[reply.node], :2].numpy()
+        rebuilt = found.images[found.of_batch == number]
+        np.testing.assert_array_equal(np.sort(found.labels[found.of_batch == number]), np.sort(labels))
+        errors = [np.abs(rebuilt[order] - own).mean() for order in ([0, 1], [1, 0])]
+        others = np.abs(rebuilt - module.X[5, 10:12].numpy()).mean()
+        assert min(errors) < 0.3 * others
+    assert any("through the clients' own app" in note for note in scores.notes)
+
+
+def test_what_cannot_be_searched_is_refused_by_name(few, tmp_path):
+    part, app = few
+    x, y = examples()
+    known = Knowledge(targets=Targets(x, y))
+    record = Record(part.record)
+    with pytest.raises(DataError, match="not known how clients train"):
+        invert_replies(record, known, [*record.nodes][:1], (x, y), lambda weights, node: None)
+    by_adam = replace(known, training=replace(TRAINING, optimizer="Adam"))
+    with pytest.raises(DataError, match="plain SGD"):
+        invert_replies(record, by_adam, [*record.nodes][:1], (x, y), lambda weights, node: None)
+    other = Part(tmp_path, "")
+    app = run(other, "norms")
+    player, _ = player_of(other, app, x, y)
+    with pytest.raises(DataError, match="normalises by the batch"):
+        AppClient.of(player, x, TRAINING)
+    with pytest.raises(DataError, match="normalises by the batch"):
+        invert_replies(
+            Record(other.record),
+            replace(known, training=TRAINING),
+            [*Record(other.record).nodes][:1],
+            (x, y),
+            lambda weights, node: player,
+        )
