@@ -226,6 +226,30 @@ def test_that_a_function_draws_at_random_is_told():
     assert [*still.list_assumptions()] == ["losses are those that --losses m:l returns"]
 
 
+def test_that_an_update_draws_at_random_is_told_once():
+    calls = []
+
+    def update(arrays, x, y, seed):
+        calls.append(seed)
+        return {"w": arrays["w"] + np.random.random(3)}  # noqa: NPY002 - what an owner may do
+
+    playing = player(update=update)
+    playing.losses()
+    for seed in (5, 6):
+        playing.update(W, X, Y, seed)
+    # The same is asked twice at first, and not again.
+    assert calls == [5, 5, 6]
+    (line,) = [line for line in playing.list_assumptions() if "draws" in line or "at random" in line]
+    assert line.startswith("--update m:u ")
+
+
+def test_an_update_of_another_form_ends_in_the_line_of_the_losses():
+    playing = player(update=lambda arrays, x, y, seed: {"v": np.ones(2)})
+    playing.take(playing.update(W, X, Y, 0))
+    with pytest.raises(DataError, match="--losses m:l raised KeyError: 'w'"):
+        playing.losses()
+
+
 def test_a_copy_of_the_process_that_a_function_leaves_behind_answers_nothing(tmp_path):
     """It ends where the function returns, and the process itself has the answer."""
     reached = tmp_path / "reached"
