@@ -11,14 +11,17 @@ import os
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import partial
-from itertools import islice
+from functools import cache, cached_property, partial
+from itertools import groupby, islice
+from operator import attrgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
+import torch
 from flwr.supercore.object_ref import load_app
 from numpy.typing import NDArray
 
@@ -32,8 +35,10 @@ from fedattack.attacks.replies import replied
 from fedattack.attacks.roles import ArrayRole, FoundRoles, find_head
 from fedattack.attacks.tables import find_tables_by_roles
 from fedattack.audit.numbers import count_words
+from fedattack.base.cluster import chosen
 from fedattack.base.errors import DataError, FedAttackError, short
 from fedattack.base.files import write_npz
+from fedattack.base.machine import usable_cpus
 from fedattack.base.stored import split
 from fedattack.base.structured import fields
 from fedattack.defences.checked import digest_of
@@ -61,9 +66,29 @@ _SAME = 1e-4
 # Rounds in which it does, from the last one back, and seconds after which no further one is begun.
 _SHADOW_ROUNDS, _SHADOW_SECONDS = 3, 300
 
+_Piece = TypeVar("_Piece")
+_Result = TypeVar("_Result")
+
+
+class _Group(NamedTuple):
+    """Clients of a round who were sent one model."""
+
+    seq: int
+    nodes: tuple[str, ...]
+
+
+class _Shadow(NamedTuple):
+    """A shadow model: of which round, by which seed."""
+
+    seq: int
+    seed: int
+
 
 class Interview:
-    """Asks an app about all replies of a record; ``request`` is as :class:`fedattack.apps.asking.Asker` writes it."""
+    """Asks an app about all replies of a record; ``request`` is as :class:`fedattack.apps.asking.Asker` writes it.
+
+    Other processes do a part of a large one. Each has an interview of its own on the same request.
+    """
 
     def __init__(self, request: Mapping[str, Any]) -> None:
         self._request = request
@@ -90,6 +115,19 @@ class Interview:
         # What plays where clients fit an estimator of scikit-learn, or why nothing does.
         self._fitted: WeightsPlayer | None = None
         self._why_unfitted = ""
+        # Says how far it is: how many replies were asked about, of how many.
+        self._say: Callable[[str], object] = _say_nothing
+        self._done = self._total = 0
+        # In another process, the forms of which the first reply was looked for.
+        self._looked_for: set[Form] | None = None
+
+    def follow_another(self) -> None:
+        """Begin where another process began: with the first models of the whole interview."""
+        self._looked_for = set()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # An app cannot be pickled.
+        return _interview_elsewhere, (json.dumps(self._request),)
 
     def answer(self, say: Callable[[str], None]) -> dict[str, NDArray[Any]]:
         """Do what the request asks for, and return the arrays of the answer.
@@ -139,36 +177,37 @@ class Interview:
         """
         passes = self._request["passes"] or [0]
         found = [_AnswerArrays() for _ in passes]
-        seqs = self._request["seqs"]
-        rounds = [round_ for round_ in self._record if not seqs or round_.seq in seqs]
-        total = sum(len(_list_replies(round_)) for round_ in rounds)
-        done = 0
-        for round_ in rounds:
-            if self._is_over:
-                break
-            asked: dict[str, list[_Model]] = {}
-            for reply in _list_replies(round_):
-                say(f"{PROGRESS}{done} {total}")
-                done += 1
-                if models := self._try(reply):
-                    asked[reply.node] = models
-            answered = [one for one in round_.observations if one.node in asked]
-            for group in _group_by_model(answered, len(passes)):
-                self._add(round_.seq, group, asked, found)
+        groups = [*self._list_groups()]
+        self._say, self._total = say, sum(len(group.nodes) for group in groups)
+        left_out: Counter[str] = Counter()
+        assumptions: dict[Form, list[str]] = {}
+        done, without_gradients = 0, ""
+        pieces = self._spread(self._ask_group, self._begin_groups(groups), len(groups))
+        # There are fewer pieces than groups where the time is over.
+        for group, piece in zip(groups, pieces, strict=False):
+            done += len(group.nodes)
+            self._say_done(done)
+            for one, of_group in zip(found, piece.found, strict=True):
+                one.extend(of_group)
+            left_out += piece.left_out
+            without_gradients = piece.without_gradients or without_gradients
+            for form, said in piece.assumptions.items():
+                assumptions.setdefault(form, []).extend(said)
         if not found[0].losses:
-            raise DataError(self._why_unfitted or "; ".join(self._left_out) or "no reply holds arrays")
-        arrays: dict[str, NDArray[Any]] = {**self._count_planted(self._changed), "notes": self._notes()}
+            raise DataError(self._why_unfitted or "; ".join(left_out) or "no reply holds arrays")
+        notes = _write_notes(left_out, without_gradients, assumptions)
+        arrays: dict[str, NDArray[Any]] = {**self._count_planted(self._changed), "notes": notes}
         for count, one in zip(passes, found, strict=True):
-            if len(self._players) > 1:
+            if len(assumptions) > 1:
                 one.calibrate()
             ending = f"@{count}" if count else ""
             for name, values in vars(one).items():
                 arrays[f"{name}{ending}"] = np.array(values)
         if self._request["held"]:
-            arrays |= self._learn_roles()
+            arrays |= self._learn_roles(notes)
         return arrays
 
-    def _learn_roles(self) -> dict[str, NDArray[Any]]:
+    def _learn_roles(self, known: NDArray[np.str_]) -> dict[str, NDArray[Any]]:
         """Find by gradients what arrays are, which rows clients' examples move, and what the last layer computes."""
         roles: tuple[ArrayRole, ...] = ()
         arrays: dict[str, NDArray[Any]] = {}
@@ -189,11 +228,7 @@ class Interview:
                 f"gradients of up to {EXAMPLES} single examples, by the app's own step, show what arrays are: {said}"
             )
         entry, _ = split(FoundRoles(roles))
-        return {
-            **arrays,
-            "roles": np.array(json.dumps(entry)),
-            "notes": np.append(self._notes(), notes).astype(np.str_),
-        }
+        return {**arrays, "roles": np.array(json.dumps(entry)), "notes": np.append(known, notes).astype(np.str_)}
 
     def _ask_outputs(self, player: Player, last: LastLayer) -> dict[str, NDArray[Any]]:
         own = training = None
@@ -219,6 +254,60 @@ class Interview:
                     return player, received
         return None, {}
 
+    @cached_property
+    def _rounds(self) -> list[Round]:
+        """The rounds that are asked about."""
+        seqs = self._request["seqs"]
+        return [round_ for round_ in self._record if not seqs or round_.seq in seqs]
+
+    def _list_groups(self) -> Iterator[_Group]:
+        """List whom to ask about together: they share the gradients at the model that they were sent."""
+        for round_ in self._rounds:
+            for group in _group_by_model(_list_replies(round_), len(self._request["passes"]) or 1):
+                yield _Group(round_.seq, tuple(reply.node for reply in group))
+
+    def _begin_groups(self, groups: Sequence[_Group]) -> Iterator[_Group]:
+        """Yield groups up to the round before which the time is over."""
+        for _, of_round in groupby(groups, attrgetter("seq")):
+            if self._is_over:
+                return
+            yield from of_round
+
+    def _spread(self, work: Callable[[_Piece], _Result], pieces: Iterator[_Piece], count: int) -> Iterable[_Result]:
+        """Do pieces side by side where there are more than cores; else one after another, each on all cores."""
+        # Owners' functions and estimators share the cores by themselves, and one process counts what it plants.
+        alone = self._functions or self._fitted is not None or self._request["passes"]
+        # On another machine there is no app.
+        if alone or chosen() or torch.accelerator.is_available() or count <= usable_cpus():
+            return map(work, pieces)
+        # It imports what a small interview does without.
+        from fedattack.attacks._fan_out import fan_out
+
+        return fan_out(work, pieces, workers=0, memory=UPDATES_MEMORY, count=count)
+
+    def _ask_group(self, group: _Group) -> "_Asked":
+        """Ask about the replies of a group."""
+        self._left_out, self._without_gradients = Counter(), ""
+        found = [_AnswerArrays() for _ in self._request["passes"] or [0]]
+        asked: dict[str, list[_Model]] = {}
+        replies = [reply for reply in _list_replies(self._find_round(group.seq)) if reply.node in group.nodes]
+        for reply in replies:
+            self._say_done(self._done)
+            self._done += 1
+            if models := self._try(reply):
+                asked[reply.node] = models
+        if asked:
+            self._add(group.seq, [reply for reply in replies if reply.node in asked], asked, found)
+        assumptions = {form: [*player.list_assumptions()] for form, player in self._players.items()}
+        return _Asked(found, self._left_out, self._without_gradients, assumptions)
+
+    def _find_round(self, seq: int) -> Round:
+        return next(round_ for round_ in self._record if round_.seq == seq)
+
+    def _say_done(self, done: int) -> None:
+        self._done = done
+        self._say(f"{PROGRESS}{done} {self._total}")
+
     @property
     def _is_over(self) -> bool:
         """Whether nothing more is to be planted; in one reply it always is."""
@@ -233,24 +322,29 @@ class Interview:
 
     def play(self, say: Callable[[str], None]) -> dict[str, NDArray[Any]]:
         """Let the app train shadow models, and return the arrays of ``ShadowLosses`` and ``notes``."""
+        rounds = self._shadow_rounds
+        if not rounds:
+            raise DataError("no reply that holds arrays comes from a client that was sent what others were sent")
+        seqs = [round_.seq for round_ in rounds]
+        shadows = [_Shadow(seq, seed) for seq in seqs for seed in range(seq * SHADOWS, (seq + 1) * SHADOWS)]
+        losses: list[NDArray[np.float64]] = []
+        for of_shadow in self._spread(self._train_shadow, _begin_shadows(shadows), len(shadows)):
+            losses.append(of_shadow)
+            say(f"{PROGRESS}{len(losses)} {len(shadows)}")
+        made = len(losses) // SHADOWS
+        note = f"the app trained {SHADOWS} shadow models on the attacker's examples in each of {made} rounds"
+        return {
+            "seqs": np.array(seqs[:made]),
+            "losses": np.array(losses).reshape(made, SHADOWS, -1),
+            "notes": np.array([note], dtype=np.str_),
+        }
+
+    @cached_property
+    def _shadow_rounds(self) -> list[Round]:
+        """The rounds in which shadow models are trained."""
         # The last one comes first: it is there whatever the time allows.
         backwards = reversed(self._record.rounds)
-        rounds = [*islice((round_ for round_ in backwards if _list_common(round_)), _SHADOW_ROUNDS)]
-        seqs: list[int] = []
-        losses: list[list[NDArray[np.float64]]] = []
-        started = time.monotonic()
-        for done, round_ in enumerate(rounds):
-            if done and time.monotonic() - started > _SHADOW_SECONDS:
-                break
-            losses.append([])
-            seqs.append(round_.seq)
-            for of_shadow in self._train_shadows(round_):
-                say(f"{PROGRESS}{done * SHADOWS + len(losses[-1])} {len(rounds) * SHADOWS}")
-                losses[-1].append(of_shadow)
-        if not losses:
-            raise DataError("no reply that holds arrays comes from a client that was sent what others were sent")
-        note = f"the app trained {SHADOWS} shadow models on the attacker's examples in each of {len(seqs)} rounds"
-        return {"seqs": np.array(seqs), "losses": np.array(losses), "notes": np.array([note], dtype=np.str_)}
+        return [*islice((round_ for round_ in backwards if _list_common(round_)), _SHADOW_ROUNDS)]
 
     def plant(self, say: Callable[[str], None]) -> dict[str, NDArray[Any]]:
         """Write records in which clients send one plain step on a few of their own targets, and count these replies."""
@@ -303,18 +397,17 @@ class Interview:
             replies.append(reply)
         return replace(exchange, replies=replies)
 
-    def _train_shadows(self, round_: Round) -> Iterator[NDArray[np.float64]]:
-        """Yield losses (targets,) under each model that the app trains in a round on the attacker's examples."""
-        replies = _list_common(round_)
+    def _train_shadow(self, shadow: _Shadow) -> NDArray[np.float64]:
+        """Return losses (targets,) under a model that the app trains on some of the attacker's examples."""
+        replies = _list_common(self._find_round(shadow.seq))
         received = dict(replies[0].received or {})
         player = self._player(received, replies[0].node)
         x, y = self.auxiliary
         counts = [reply.num_examples for reply in replies if reply.num_examples]
         size = min(len(y) // 2, int(np.median(counts or [len(y)])))
-        for seed in range(round_.seq * SHADOWS, (round_.seq + 1) * SHADOWS):
-            rows = np.random.default_rng(seed).choice(len(y), size, replace=False)
-            player.take(player.update(received, x[rows, ...], y[rows], seed))
-            yield player.losses()
+        rows = np.random.default_rng(shadow.seed).choice(len(y), size, replace=False)
+        player.take(player.update(received, x[rows, ...], y[rows], shadow.seed))
+        return player.losses()
 
     def _add(
         self,
@@ -357,8 +450,32 @@ class Interview:
                 update = OwnFunction.load("--update", self._functions["--update"])
             self._players[form] = FunctionPlayer(losses, update, self._x, self._y)
         elif form not in self._players:
-            self._players[form] = Player(self._handler(node), weights, self._x, self._y)
+            self._begin_with_first(form)
+            if form not in self._players:
+                self._players[form] = Player(self._handler(node), weights, self._x, self._y)
         return self._players[form]
+
+    def _begin_with_first(self, form: Form) -> None:
+        """Begin with the first model of a form where another process did, too: some of an app stays as it is then."""
+        if self._looked_for is None or form in self._looked_for:
+            return
+        self._looked_for.add(form)
+        for weights, node in self._list_models():
+            if form_of(weights) == form:
+                with suppress(Exception):
+                    self._players[form] = Player(self._handler(node), weights, self._x, self._y)
+                    return
+
+    def _list_models(self) -> Iterator[tuple[Arrays, str]]:
+        """List the models that are played, in the order of the whole interview, with whose they are."""
+        if len(self.auxiliary[1]):
+            for round_ in self._shadow_rounds:
+                first = _list_common(round_)[0]
+                yield dict(first.received or {}), first.node
+            return
+        for round_ in self._rounds:
+            for reply in _list_replies(round_):
+                yield dict(reply.arrays or {}), reply.node
 
     def _ask(self, reply: Observation) -> list["_Model"]:
         """Return weights and losses (targets,): of the client's own model, or after each number of passes more."""
@@ -394,23 +511,47 @@ class Interview:
         split = np.split(products, len(cases)), np.split(lengths, len(cases))
         return [(of_case, norms, its_lengths) for of_case, its_lengths in zip(*split, strict=True)]
 
-    def _notes(self) -> NDArray[np.str_]:
-        notes = []
-        for reason, count in self._left_out.items():
-            notes.append(f"{count_words(count, 'reply', 'replies')} left out: {reason}")
-        if self._without_gradients:
-            notes.append(
-                f"the app's step gives no gradients of single examples ({self._without_gradients}); only losses "
-                "are used"
-            )
-        if len(self._players) > 1:
-            notes.append(
-                f"clients send models of {len(self._players)} forms; the losses of each client's model were scaled to "
-                "one median over the targets, so that they can be compared"
-            )
-        for player in self._players.values():
-            notes += player.list_assumptions()
-        return np.array([*dict.fromkeys(notes)], dtype=np.str_)
+
+def _say_nothing(line: str) -> None:
+    """Take what a process that does a part of the work need not say."""
+
+
+@cache
+def _interview_elsewhere(request: str) -> Interview:
+    """Begin an interview in a process that does a part of the work, once."""
+    interview = Interview(json.loads(request))
+    interview.follow_another()
+    return interview
+
+
+def _begin_shadows(shadows: Sequence[_Shadow]) -> Iterator[_Shadow]:
+    """Yield shadow models up to the round before which the time is over; those of the first round always."""
+    started = time.monotonic()
+    for seq, of_round in groupby(shadows, attrgetter("seq")):
+        if seq != shadows[0].seq and time.monotonic() - started > _SHADOW_SECONDS:
+            return
+        yield from of_round
+
+
+def _write_notes(
+    left_out: Mapping[str, int], without_gradients: str, assumptions: Mapping[Form, Sequence[str]]
+) -> NDArray[np.str_]:
+    """Say what a reader must know of the answers; ``assumptions`` are by the form of models."""
+    notes = []
+    for reason, count in left_out.items():
+        notes.append(f"{count_words(count, 'reply', 'replies')} left out: {reason}")
+    if without_gradients:
+        notes.append(
+            f"the app's step gives no gradients of single examples ({without_gradients}); only losses are used"
+        )
+    if len(assumptions) > 1:
+        notes.append(
+            f"clients send models of {len(assumptions)} forms; the losses of each client's model were scaled to one "
+            "median over the targets, so that they can be compared"
+        )
+    for said in assumptions.values():
+        notes += said
+    return np.array([*dict.fromkeys(notes)], dtype=np.str_)
 
 
 _Model = tuple[Arrays, NDArray[np.float64]]
@@ -440,12 +581,27 @@ class _AnswerArrays:
             self.norms.append(norms)
             self.lengths.append(float(lengths[row]))
 
+    def extend(self, other: "_AnswerArrays") -> None:
+        """Add all replies of another."""
+        for name, values in vars(other).items():
+            getattr(self, name).extend(values)
+
     def calibrate(self) -> None:
         """Bring the losses of all models to one median: those of a small model are larger for all examples."""
         medians = [float(np.median(losses)) for losses in self.losses]
         common = float(np.median(medians))
         if min(medians) > 0:
             self.losses = [losses * common / median for losses, median in zip(self.losses, medians, strict=True)]
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """What was found of a group, by the number of passes; why replies are left out, and what is assumed of models."""
+
+    found: Sequence[_AnswerArrays]
+    left_out: Counter[str]
+    without_gradients: str
+    assumptions: Mapping[Form, Sequence[str]]
 
 
 def _update(sent: Arrays, received: Arrays) -> Arrays:
@@ -535,20 +691,15 @@ def answer(request: Mapping[str, Any], say: Callable[[str], None]) -> None:
     write_npz(Path(request["answers"]), found)
 
 
-def main() -> int:
-    """Read a request and answer it."""
+def main() -> None:
+    """Read a request, answer it, and end the process: threads that the app began would keep it."""
+    code = 0
     request = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
     try:
         answer(request, lambda line: print(line, file=sys.__stdout__, flush=True))
     except FedAttackError as cause:
         print(short(str(cause), 500), file=sys.stderr)
-        return 2
-    return 0
-
-
-if __name__ == "__main__":
-    code = main()
+        code = 2
     sys.stdout.flush()
     sys.stderr.flush()
-    # Threads that the app began would keep the process.
     os._exit(code)

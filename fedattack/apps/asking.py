@@ -381,13 +381,19 @@ def _run(request: Path, answers: Path, place: Path, say: Callable[[int, int], No
     RunError
         If it crashes, or ends without answers.
     """
-    command = [sys.executable, "-m", "fedattack.apps.answering", str(request)]
+    # By ``-m`` the module would be named __main__, and other processes that it begins could not import it.
+    command = [sys.executable, "-c", "from fedattack.apps.answering import main; main()", str(request)]
     with (
         tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as errors,
         subprocess.Popen(
             command,
             cwd=place,
-            env={**working_in(request.parent), "PYTHONDONTWRITEBYTECODE": "1"},
+            env={
+                **working_in(request.parent),
+                "PYTHONDONTWRITEBYTECODE": "1",
+                # What further processes are given goes with the private folder, too.
+                "JOBLIB_TEMP_FOLDER": str(request.parent),
+            },
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=errors,

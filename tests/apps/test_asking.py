@@ -3,6 +3,7 @@
 import json
 import re
 import sys
+from functools import wraps
 from pathlib import Path
 
 import numpy as np
@@ -204,6 +205,45 @@ def test_those_who_were_sent_one_model_share_its_gradients(tmp_path, here, monke
     for key, row in rows.items():
         np.testing.assert_allclose(shared.products[shared_rows[key]], by_itself.products[row], rtol=1e-4, atol=1e-7)
         assert shared.lengths[shared_rows[key]] == by_itself.lengths[row]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("kind", "piece"), [("parts", "_ask_group"), ("autoencoder", "_train_shadow")])
+def test_what_processes_find_side_by_side_is_what_one_finds(kind, piece, tmp_path, here, monkeypatch):
+    part = Part(tmp_path, "")
+    app = run(part, kind)
+    examples = hold(witnesses_of(part)).examples.values()
+    targets = Targets(np.stack([x for x, _ in examples]), np.array([y for _, y in examples]))
+    inquiry = Inquiry(part, witnesses_of(part), targets)
+    done = []
+    one_piece = getattr(Interview, piece)
+
+    # It keeps its name, by which another process finds its own.
+    @wraps(one_piece)
+    def note(interview, item):
+        done.append(item)
+        return one_piece(interview, item)
+
+    monkeypatch.setattr(Interview, piece, note)
+
+    def find():
+        done.clear()
+        if piece == "_ask_group":
+            return Asker(app).losses(inquiry)
+        return Asker(app).shadows(inquiry, targets)
+
+    monkeypatch.setenv("PYTHON_CPU_COUNT", "1000")
+    alone, notes = find()
+    assert len(done) > 2
+    # The first piece is done here and timed; all others seem to take long.
+    monkeypatch.setattr("fedattack.attacks._fan_out._PACE", 0.0)
+    monkeypatch.setattr("fedattack.attacks._fan_out.WORTH_WORKERS", 0.0)
+    monkeypatch.setenv("PYTHON_CPU_COUNT", "2")
+    spread, same_notes = find()
+    assert len(done) == 1
+    assert notes == same_notes
+    for name, values in vars(alone).items():
+        np.testing.assert_array_equal(values, vars(spread)[name])
 
 
 STATISTICS = "batch statistics, which no client sends, were estimated on the target records under each model"

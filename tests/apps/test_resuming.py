@@ -357,7 +357,7 @@ def test_an_audit_that_is_ended_by_a_signal_says_how_it_goes_on_and_leaves_no_fi
 
     class Endless(subprocess.Popen):
         def __init__(self, command, **words):
-            if "fedattack.apps.answering" not in command:
+            if "fedattack.apps.answering" not in " ".join(command):
                 super().__init__(command, **words)
                 return
             super().__init__([sys.executable, "-c", "import time; time.sleep(60)"], **words)

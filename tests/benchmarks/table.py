@@ -71,9 +71,10 @@ def measure_speed() -> float:
     a, b = torch.rand(2, SIZE, SIZE)
     fastest = float("inf")
     for _ in range(PRODUCTS):
-        began = time.perf_counter()
+        # Processor time, as of what is held against it: the machine may do other work as well.
+        began = time.process_time()
         a @ b
-        fastest = min(fastest, time.perf_counter() - began)
+        fastest = min(fastest, time.process_time() - began)
     return 2 * SIZE**3 / fastest
 
 
