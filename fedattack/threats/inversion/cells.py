@@ -111,7 +111,7 @@ class CellsCase:
 
     def share_rows(self, batches: Sequence[Flags]) -> Floats:
         """Return in which share of its rounds all of its cells are right of each example, (examples,)."""
-        return self._over_rounds([right.all(axis=1) for right in batches])
+        return self._over_rounds([np.asarray(right.all(axis=1)) for right in batches])
 
     def _over_rounds(self, batches: Sequence[NDArray[Any]]) -> Floats:
         shares = []
