@@ -312,7 +312,7 @@ def _lay_grid(numbers: NDArray[np.float32]) -> tuple[NDArray[Any], NDArray[np.in
     Some lie evenly, and some between equal shares of the examples, so that the grid is fine where many are.
     """
     ends = np.array([numbers.min(), numbers.max()], dtype=np.float64)
-    evenly = np.linspace(*ends, _STEPS + 1)
+    evenly = np.linspace(ends[0], ends[1], _STEPS + 1)
     by_share = np.quantile(numbers.astype(np.float64), np.linspace(0, 1, _SHARES + 1))
     grid = np.unique(np.concatenate([evenly, by_share]).astype(np.float32))
     counts = np.bincount(find_nearest(grid, numbers), minlength=len(grid))
