@@ -1,6 +1,6 @@
 """Add to findings that show nothing what a positive control says: whether the attack would have seen a leak."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from fedattack.attacks.base import PLANTED as PLANTED
@@ -8,8 +8,8 @@ from fedattack.attacks.base import SHOWN as SHOWN
 from fedattack.audit.finding import CANNOT_TELL, NO_EVIDENCE, Finding
 from fedattack.base.reasons import Reason, find_reason
 
-CONTROL, VOID = "control", "void control"
-"""Kinds of the ground that a positive control adds to a finding, and one in which nothing could be planted."""
+CONTROL, VOID, UNTRIED = "control", "void control", "no control"
+"""Kinds of the ground that a positive control adds to a finding, one in which nothing could be planted, and none."""
 
 
 TRAINED, STEPPED, WHOLE = "trained", "stepped", "whole"
@@ -81,13 +81,22 @@ def control_of(finding: Finding) -> str:
     return f"{words[0].upper()}{words[1:]}."
 
 
-def with_controls(findings: Sequence[Finding], controls: Mapping[str, Control]) -> list[Finding]:
-    """Add to findings that show nothing what the positive control of their attack, by its name, says."""
+def with_controls(
+    findings: Sequence[Finding], controls: Mapping[str, Control], needed: Collection[str] = ()
+) -> list[Finding]:
+    """Add to findings that show nothing what the positive control of their attack, by its name, says.
+
+    Of the attacks ``needed`` nothing else says whether they would see a leak: without a control they cannot tell.
+    """
     final = []
     for finding in findings:
         control = controls.get(finding.attack)
-        if control is None or finding.verdict != NO_EVIDENCE:
+        if finding.verdict != NO_EVIDENCE or (control is None and finding.attack not in needed):
             final.append(finding)
+            continue
+        if control is None:
+            ground = "no positive control was made, so nothing shows that this attack would see a leak here"
+            final.append(finding.with_grounds(Reason(ground, UNTRIED), verdict=CANNOT_TELL))
             continue
         if control.is_void:
             ground = f"no positive control: clients that {control.clients}, send the same as before"

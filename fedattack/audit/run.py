@@ -102,7 +102,9 @@ def audit_runs(
     unjudged = dict(failed or {})
     # Controls were made before, by the audit of an app, which notes them in the study.
     controls = {attack: Control(**control) for attack, control in study.get("controls", {}).items()}
-    findings = with_controls(findings, controls)
+    # Through an app's own step no replay of the true examples shows that the search follows the client.
+    needed = ["inversion"] if runs[0].knowledge.model is None else []
+    findings = with_controls(findings, controls, needed)
     if runs[0].record.server == "isolating":
         with failing_alone(failed, "what isolation does to clients"):
             findings += judge_isolation(

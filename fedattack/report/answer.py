@@ -6,7 +6,7 @@ from typing import Any
 
 from fedattack.attacks.registry import threat_of
 from fedattack.audit.below import BELOW
-from fedattack.audit.control import VOID, control_of
+from fedattack.audit.control import UNTRIED, VOID, control_of
 from fedattack.audit.finding import (
     CANNOT_TELL,
     ERROR,
@@ -232,6 +232,8 @@ def _why_not_told(finding: Finding) -> str:
         return "Cannot be told: this attack would not have seen a leak here."
     if find_reason(finding.grounds, VOID):
         return "Cannot be told: nothing could be planted here to try this attack."
+    if find_reason(finding.grounds, UNTRIED):
+        return "Cannot be told: nothing shows that this attack would have seen a leak here."
     why = find_reason(finding.grounds, BELOW) or end_sentence(finding.reason)
     return end_sentence(f"Cannot be told: {why}".rstrip("."))
 
@@ -369,6 +371,8 @@ def _find_other_way(finding: Finding) -> str:
         return "Audit a run of more rounds, or of clients with more examples: there this attack may see what is planted"
     if find_reason(finding.grounds, VOID):
         return "See what the numbers that clients send give away by themselves: they fit anew in each round"
+    if find_reason(finding.grounds, UNTRIED):
+        return "Read the other answers: they say what else clients send gives away"
     return "Look at what clients send that this attack does not read"
 
 

@@ -49,6 +49,17 @@ def test_where_training_further_changes_nothing_there_is_no_control():
     assert short_of(found, "") == "Cannot be told: nothing could be planted here to try this attack."
 
 
+def test_an_attack_that_needs_a_control_cannot_tell_without_one():
+    (found,) = with_controls([judged(NO_EVIDENCE)], {}, ["sia"])
+    assert found.verdict == CANNOT_TELL
+    assert found.reason.startswith("it does not clear chance; no positive control was made")
+    assert short_of(found, "") == "Cannot be told: nothing shows that this attack would have seen a leak here."
+    assert with_controls([judged(NO_EVIDENCE)], {}, ["other"]) == [judged(NO_EVIDENCE)]
+    assert with_controls([judged(LEAK)], {}, ["sia"]) == [judged(LEAK)]
+    (seen,) = with_controls([judged(NO_EVIDENCE)], {"sia": Control(STEPPED, 1, True)}, ["sia"])
+    assert seen.verdict == NO_EVIDENCE
+
+
 @pytest.mark.parametrize("verdict", [LEAK, TOO_FEW])
 def test_other_findings_stay_as_they_are(verdict):
     assert with_controls([judged(verdict)], {"sia": BLIND}) == [judged(verdict)]

@@ -2,13 +2,14 @@
 
 import itertools
 from dataclasses import replace
+from shutil import copytree, rmtree
 
 import numpy as np
 import pytest
 from scipy import stats
 
-from fedattack.attacks import Scores, read_knowledge
-from fedattack.audit.finding import LEAK, NO_EVIDENCE, TOO_FEW
+from fedattack.attacks import Scores, read_knowledge, write_knowledge
+from fedattack.audit.finding import CANNOT_TELL, LEAK, NO_EVIDENCE, TOO_FEW
 from fedattack.audit.truth import HeldRecords, read_truth
 from fedattack.base.errors import DataError
 from fedattack.record import Record
@@ -197,6 +198,25 @@ def test_a_folder_is_judged_and_its_page_shows_the_pictures(folder):
     # Whether that is a leak says the verdict alone.
     assert "to 20 dB or better; guessing gives" in page
     assert "can be recognised" not in page
+
+
+def test_a_search_through_an_app_that_recognises_nothing_cannot_tell(folder, tmp_path):
+    part = tmp_path / "run"
+    copytree(folder, part)
+    known = read_knowledge(part / "knowledge")
+    unheld = read_truth(part / "truth").evaluation
+    case(part, unheld[0][: 2 * CLIENTS], unheld[1][: 2 * CLIENTS]).scores.save(part / "scores" / "inversion.npz")
+    by_model = {finding.metric: finding.verdict for finding in audit_folder(part, device="cpu")}
+    assert by_model["recognised"] == by_model["labels"] == NO_EVIDENCE
+    rmtree(part / "knowledge")
+    write_knowledge(part / "knowledge", replace(known, model=None))
+    by_app = {finding.metric: finding for finding in audit_folder(part, device="cpu")}
+    judged_metrics = [name for name, verdict in by_model.items() if verdict == NO_EVIDENCE]
+    assert {by_app[name].verdict for name in judged_metrics} == {CANNOT_TELL}
+    assert "no positive control was made" in by_app["recognised"].reason
+    page = write_report(part).read_text()
+    assert "Cannot be told: nothing shows that this attack would have seen a leak here." in page
+    assert "Not shown:" not in page
 
 
 def drawn_images(count, seed):
