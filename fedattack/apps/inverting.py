@@ -5,14 +5,17 @@ It runs in the process that asks the app; see :mod:`fedattack.apps.answering`. T
 with examples and parameters that want gradients, once for each step that the client makes.
 """
 
-import time
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from scipy.optimize import nnls
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from torch.utils.flop_counter import FlopCounterMode
 
 from fedattack.apps.player import Player
 from fedattack.attacks import Knowledge
@@ -34,8 +37,12 @@ from fedattack.threats.inversion.inversion import (
 from fedattack.threats.inversion.options import POOLED
 from fedattack.witness.tape import BATCH_NORM, Tape
 
-# Gradients that are computed for a reply, and seconds of processor time that all searches may take.
+# Gradients that are computed for a reply, and seconds that all searches may take on a processor of the speed below.
+# Seconds are computed from what a gradient takes, and not measured: the same record is searched alike on any machine.
 _ITERATIONS, _SECONDS = 1_000, 10.0
+
+# Seconds for a call of PyTorch, for a number that it writes, and for a multiplication or an addition.
+_CALL, _NUMBER, _OPERATION = 6e-6, 7e-10, 1e-11
 
 # A gradient that is differentiated takes about as long as so many.
 _DIFFERENTIATED = 2
@@ -174,13 +181,22 @@ def invert_replies(
         box = attack.box_of(knowledge, shape)
     how = Search(method, _ITERATIONS, restarts, VARIATION[method], box, coding=coding)
     is_class = np.issubdtype(y.dtype, np.integer)
-    began = time.process_time()
+    left = _SECONDS
     found, replies, notes = [], [], []
     for client, number, reply in attack.list_chosen(record, knowledge):
         try:
             batch, of_app = _read_batch(reply, training, x, y, is_class, play)
-            _check_time(of_app, batch, shape, _SECONDS - (time.process_time() - began))
+            seconds = _count_seconds(of_app, batch, shape)
+            if seconds > left:
+                raise DataError(
+                    f"its search of {_ITERATIONS:,} gradients is counted as {seconds:.1f} s, and {left:.1f} s of the "
+                    f"{_SECONDS:.0f} s for searches through the app are left"
+                )
+            left -= seconds
             (rebuilt,) = invert_group(of_app, {0: batch}, shape, how, seed=record.seed or 0).values()
+        except DataError as cause:
+            notes.append(f"round {number}, client {client} left out: {cause}")
+            continue
         except Exception as cause:  # the app's own code may raise anything
             notes.append(f"round {number}, client {client} left out: {one_line(cause)}")
             continue
@@ -189,7 +205,8 @@ def invert_replies(
     if not found:
         raise DataError("; ".join(notes) or "no reply can be used")
     notes.append(
-        "the attacker searched through the clients' own app, one step of which it plays for each step of theirs"
+        "the attacker searched through the clients' own app, one step of which it plays for each step of theirs: "
+        f"{_ITERATIONS:,} gradients for each reply"
     )
     # Of rows of a table alone.
     unsure = [each.unsure for each in found if each.unsure is not None]
@@ -239,20 +256,28 @@ def _read_batch(
     return ReplyBatch({name: received[name] for name in names}, movement, count, labels), client
 
 
-def _check_time(client: AppClient, batch: ReplyBatch, shape: tuple[int, ...], left: float) -> None:
-    """Refuse a search that takes longer than there are seconds of processor time left."""
+class _Calls(TorchDispatchMode):
+    """Counts the calls of PyTorch, and the numbers that they write."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls = self.numbers = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        self.calls += 1
+        self.numbers += sum(leaf.numel() for leaf in tree_leaves(out) if isinstance(leaf, Tensor))
+        return out
+
+
+def _count_seconds(client: AppClient, batch: ReplyBatch, shape: tuple[int, ...]) -> float:
+    """Count how many seconds a search takes on a processor of a fixed speed."""
     labels = np.zeros(batch.records, dtype=np.float32) if batch.labels is None else batch.labels
     x, targets = torch.zeros((batch.records, *shape)), torch.from_numpy(labels)
-    # What is computed first takes longer.
-    for _ in range(2):
-        began = time.process_time()
+    with FlopCounterMode(display=False) as operations, _Calls() as calls:
         client.follow(*client.split(batch.received), x, targets)
-        seconds = (time.process_time() - began) * _DIFFERENTIATED * _ITERATIONS
-    if seconds > left:
-        raise DataError(
-            f"its search takes about {seconds:.0f} s, and {max(left, 0):.0f} s of the {_SECONDS:.0f} s for searches "
-            "through the app are left"
-        )
+    of_gradient: float = _CALL * calls.calls + _NUMBER * calls.numbers + _OPERATION * int(operations.get_total_flops())
+    return _DIFFERENTIATED * _ITERATIONS * of_gradient
 
 
 def _tell_labels(player: Player, movement: Arrays, count: int, y: NDArray[np.generic]) -> NDArray[np.int64]:
