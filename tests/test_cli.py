@@ -420,8 +420,8 @@ def test_a_run_folder_is_shrunk_checked_and_attacked(call, tmp_path):
     assert code == 0
     assert "it keeps every 2nd round and the replies of 50 % of each round's clients" in text
     assert (
-        "attacks that take it: aia, ara, attribute-baselines, dager, exact, inversion, labels, membership, plaintext, "
-        "private-attribute, sia, tokens, trees" in text
+        "attacks that take it: aia, ara, attribute-baselines, attribute-number, dager, exact, inversion, labels, "
+        "membership, plaintext, private-attribute, sia, tokens, trees" in text
     )
     code, _, _ = call("attack", "sia", tmp_path / "small", "--device", "cpu")
     assert code == 0

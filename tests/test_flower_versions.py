@@ -9,7 +9,7 @@ from fedattack.observe._recorder import NEWEST
 from tests.flower_versions import VERSIONS
 
 ROOT = Path(__file__).parents[1]
-GUIDE = (ROOT / "fedattack" / "observe" / "README.md").read_text(encoding="utf-8")
+GUIDE = (ROOT / "fedattack" / "observe" / "RECORD.md").read_text(encoding="utf-8")
 
 
 def test_the_oldest_and_the_newest_that_are_said_to_work_are_tried():
