@@ -366,8 +366,9 @@ class Interview:
 
         began = time.process_time()
         knowledge = read_knowledge(Path(self._request["knowledge"]))
+        planted = {node: rows[0] for node, rows in self._request["owned"].items()}
         found, notes = invert_replies(
-            self._record, knowledge, self._request["few"], (self._x, self._y), self._play_step
+            self._record, knowledge, self._request["few"], (self._x, self._y), self._play_step, planted
         )
         seconds = time.process_time() - began
         scores = Scores.of("inversion", found, notes, seconds)

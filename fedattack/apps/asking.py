@@ -218,11 +218,16 @@ class Asker:
         arrays = self._ask(inquiry, step, owned=owned, together=together, out=out, seconds=seconds)
         return {count: Record(out / str(count)) for count in together}, _share_of(arrays)
 
-    def invert(self, inquiry: Inquiry, nodes: Sequence[str]) -> Scores:
-        """Return the scores of a search for the examples of these nodes' clients, through the app's own step."""
+    def invert(
+        self, inquiry: Inquiry, nodes: Sequence[str], planted: Mapping[str, Sequence[int]] | None = None
+    ) -> Scores:
+        """Return the scores of a search for the examples of these nodes' clients, through the app's own step.
+
+        Where one target is ``planted`` at each of them, its client sends one plain step on that alone.
+        """
         with private_folder(inquiry.part.folder) as folder:
             file = folder / "inverted.npz"
-            self._ask(inquiry, f"search for examples of {inquiry.part.label}", few=nodes, inverted=file)
+            self._ask(inquiry, f"search for examples of {inquiry.part.label}", few=nodes, inverted=file, owned=planted)
             scores = Scores.load(file)
         # A process that runs the app's code wrote it: what it holds is checked before it is kept.
         scores.as_found(ATTACKS["inversion"].found, _WHERE)

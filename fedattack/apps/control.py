@@ -2,9 +2,10 @@
 
 The same attack is made of the same record, in which something is planted by the app's own step. For attacks of losses
 each client is trained further on those of the targets that are its own. For attacks that read updates it sends one
-plain step on a few of them in the place of its reply. Where the attack counts all that a client holds, the step is on
-all of them. For attacks on tables it sends trees that split by its own values, and for what is read as it is, examples
-of its own. If nothing of that is seen, the attack cannot tell anything here.
+plain step on a few of them in the place of its reply. Where the attack counts all that a client holds, the step is
+on all of them, and for the search through the app's own step one client makes it on one target. For attacks on tables
+it sends trees that split by its own values, and for what is read as it is, examples of its own. If nothing of that is
+seen, the attack cannot tell anything here.
 """
 
 import math
@@ -23,7 +24,7 @@ from fedattack.apps.player import STEPPING
 from fedattack.attacks import ATTACKS
 from fedattack.attacks.base import SHOWN, Plants
 from fedattack.attacks.replies import replied
-from fedattack.audit.control import PLANTED, STEPPED, TRAINED, WHOLE, Control
+from fedattack.audit.control import ALONE, PLANTED, STEPPED, TRAINED, WHOLE, Control
 from fedattack.audit.finding import LEAK, NO_EVIDENCE, Finding, answering
 from fedattack.audit.judge import judge_of
 from fedattack.audit.judging import correct_together, judge_each
@@ -150,7 +151,35 @@ def control(
         elif seconds is not None and left:
             most = PASSES[-1][-1:]
             found |= _control(scene, TRAINED, left, [_Batch(most, partial(_train_further, most, False))], clock, faults)
+    if "inversion" in unseen and runs[0].knowledge.model is None:
+        lost: dict[str, Failure] = {}
+        with failing_alone(lost, "inversion"):
+            found["inversion"] = _search_planted(scene)
+        _say_lost(lost, watch, faults)
     return found
+
+
+def _search_planted(scene: _Scene) -> Control:
+    """Let one client send one plain step on one target of its own, and say whether the search recognises that."""
+    # It imports what compares images, which other controls do not need.
+    from fedattack.threats.inversion.case import RECOGNISED, InversionCase, compare
+
+    run = scene.runs[0]
+    inquiry, owned = _inquire(run, scene.witnesses[0])
+    x = inquiry.targets.x
+    if run.truth is None:
+        raise DataError("nobody says which examples clients hold")
+    case = InversionCase(run.seed, run.scores["inversion"], run.truth, run.record, run.knowledge)
+    nodes = [batch.node for batch in case.found.batches]
+    is_complete = finite(x)
+    choices = [(node, row) for node in nodes for row in owned.get(node, ()) if is_complete[row]]
+    if not choices:
+        raise DataError("no client whose examples were searched for is the only one to hold a target")
+    node, row = choices[0]
+    scores = scene.asker.invert(inquiry, [node], {node: [row]})
+    images = case.scale(scores.as_found(ATTACKS["inversion"].found).images)
+    ratio = compare(images, case.scale(x[[row]])).ratio[0]
+    return Control(ALONE, 1, bool(ratio >= RECOGNISED), 1, len(nodes))
 
 
 def _list_tries(

@@ -6,6 +6,7 @@ with examples and parameters that want gradients, once for each step that the cl
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
-from fedattack.apps.player import Player
+from fedattack.apps.player import STEPPING, Player
 from fedattack.attacks import Knowledge
 from fedattack.base.errors import DataError
 from fedattack.base.stored import Name
@@ -144,6 +145,7 @@ def invert_replies(
     nodes: Sequence[Name],
     examples: tuple[NDArray[np.float32], NDArray[np.generic]],
     play: Callable[[Arrays, str], Player],
+    planted: Mapping[str, int] = MappingProxyType({}),
 ) -> tuple[ReconstructedExamples, list[str]]:
     """Search for the examples behind the first reply of each of these nodes.
 
@@ -157,6 +159,9 @@ def invert_replies(
         Labelled examples (n, …), (n,) that the attacker asks about, whose gradients tell labels.
     play
         Returns what plays the app's step under weights, of a node.
+    planted
+        By node, the example on which alone its client sends one plain step in the place of its reply, for a positive
+        control; none for the replies as they are.
 
     Raises
     ------
@@ -170,6 +175,8 @@ def invert_replies(
     if training.optimizer != "SGD" or record.protocol != "fedavg":
         raise DataError("only updates of plain SGD, with or without momentum, are searched through the app's step")
     training = client_training(record, training)
+    if planted:
+        training = LocalSGD(epochs=1, batch_size=0, lr=STEPPING)
     attack = GradientInversion().with_options({"clients": ",".join(nodes)})
     method = attack.method_of(knowledge)
     restarts = {"table": POOLED}.get(method, 1)
@@ -185,7 +192,7 @@ def invert_replies(
     found, replies, notes = [], [], []
     for client, number, reply in attack.list_chosen(record, knowledge):
         try:
-            batch, of_app = _read_batch(reply, training, x, y, is_class, play)
+            batch, of_app = _read_batch(reply, training, x, y, is_class, play, planted.get(reply.node))
             seconds = _count_seconds(of_app, batch, shape)
             if seconds > left:
                 raise DataError(
@@ -239,17 +246,21 @@ def _read_batch(
     y: NDArray[np.generic],
     is_class: bool,
     play: Callable[[Arrays, str], Player],
+    row: int | None,
 ) -> tuple[ReplyBatch, AppClient]:
-    """Read what a reply tells of its batch, and make the client that sent it."""
+    """Read what a reply, or a plain step on one row, tells of its batch, and make the client that sent it."""
     if reply.received is None or reply.arrays is None:
         raise DataError("the reply, or the model that it answers, is not in the record")
-    received, update = dict(reply.received), reply.update()
+    received, update, count = dict(reply.received), reply.update(), max(int(reply.count or 1), 1)
     player = play(received, reply.node)
     player.take(received)
     client = AppClient.of(player, x, training)
     names = [*player.find_learned()]
+    if row is not None:
+        sent = player.step([row])
+        update, count = {name: sent[name] - received[name] for name in names}, 1
+        player.take(received)
     movement = {name: (-update[name] / np.float32(training.lr)).astype(np.float32) for name in names}
-    count = max(int(reply.count or 1), 1)
     labels = None
     if is_class:
         labels = _tell_labels(player, movement, count, y)

@@ -12,9 +12,9 @@ CONTROL, VOID, UNTRIED = "control", "void control", "no control"
 """Kinds of the ground that a positive control adds to a finding, one in which nothing could be planted, and none."""
 
 
-TRAINED, STEPPED, WHOLE = "trained", "stepped", "whole"
+TRAINED, STEPPED, WHOLE, ALONE = "trained", "stepped", "whole", "alone"
 """What clients do in a control: they train further on their own targets, or send one plain step on some of them or on
-all."""
+all; or a single client sends one on one target."""
 
 
 @dataclass(frozen=True)
@@ -24,12 +24,12 @@ class Control:
     Attributes
     ----------
     kind
-        :data:`TRAINED`, :data:`STEPPED`, :data:`WHOLE`, :data:`PLANTED` or :data:`SHOWN`.
+        :data:`TRAINED`, :data:`STEPPED`, :data:`WHOLE`, :data:`ALONE`, :data:`PLANTED` or :data:`SHOWN`.
     amount
         Passes over their own targets, how many of these are in the step, 0 for all of them, values of each column, or
         examples: the first that was seen, or the last that was tried.
     is_seen
-        Whether the attack shows a leak then.
+        Whether the attack shows a leak then; where it searches for one target, whether that is recognised.
     replies, of
         In how many replies that was, of how many of clients with targets of their own; both 0 for all of them.
     is_cut
@@ -58,6 +58,8 @@ class Control:
             return f"send trees that split by {count} of their own values of each column"
         if self.kind == WHOLE:
             return "send one plain step on all of their own targets"
+        if self.kind == ALONE:
+            return "send one plain step on a single target of their own"
         return f"send one plain step on {self.amount} of their own targets"
 
     @property
@@ -102,14 +104,14 @@ def with_controls(
             ground = f"no positive control: clients that {control.clients}, send the same as before"
             final.append(finding.with_grounds(Reason(ground, VOID), verdict=CANNOT_TELL))
             continue
-        verdict, shows = finding.verdict, "a leak"
+        verdict, shows = finding.verdict, "recognises the target" if control.kind == ALONE else "shows a leak"
         if not control.is_seen:
-            shows = "no leak either"
+            shows = "does not recognise it" if control.kind == ALONE else "shows no leak either"
         # What it reads and is right stands on the page: it sees something.
         if not control.is_seen and not finding.is_right_in_part:
             verdict, shows = CANNOT_TELL, f"{shows}: it cannot tell"
         if control.is_cut and not control.is_seen:
             shows += "; the control was cut short, and `--control full` tries all"
-        ground = f"positive control: with clients that {control.clients}{control.extent}, this attack shows {shows}"
+        ground = f"positive control: with clients that {control.clients}{control.extent}, this attack {shows}"
         final.append(finding.with_grounds(Reason(ground, CONTROL), verdict=verdict))
     return final

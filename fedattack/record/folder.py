@@ -47,7 +47,7 @@ _Seed = Annotated[int, Field(ge=0, lt=2**32)]
 
 @with_config(_STRICT)
 class _ControlEntry(TypedDict):
-    kind: Literal["trained", "stepped", "whole", "planted", "shown"]
+    kind: Literal["trained", "stepped", "whole", "alone", "planted", "shown"]
     amount: _Whole
     is_seen: bool
     replies: NotRequired[Annotated[int, Field(ge=0, le=2**53)]]

@@ -5,6 +5,7 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
+from shutil import copytree, rmtree
 
 import numpy as np
 import pytest
@@ -14,20 +15,26 @@ from fedattack.apps import asking, inverting
 from fedattack.apps.answering import Interview
 from fedattack.apps.app import App
 from fedattack.apps.asking import Asker, Inquiry
+from fedattack.apps.auditing import control_all, invert_by_app
 from fedattack.apps.inverting import AppClient, invert_replies
 from fedattack.apps.player import Handler, Player
 from fedattack.apps.witnessing import witnesses_of
 from fedattack.attacks import Knowledge, Targets, write_knowledge
+from fedattack.audit.control import ALONE, Control
+from fedattack.audit.finding import CANNOT_TELL, NO_EVIDENCE
 from fedattack.base.errors import DataError
 from fedattack.base.files import write_npz
 from fedattack.learning import LocalSGD
 from fedattack.learning.soft_losses import soft_targets
 from fedattack.record import Record
 from fedattack.record.folder import Part
+from fedattack.runs.pipeline import choose_attacks, judge_runs
+from fedattack.runs.watch import Watch
 from fedattack.threats.inversion.gradient_inversion import ClientModel, ReplyBatch, Search, invert_group
 from fedattack.threats.inversion.inversion import ReconstructedExamples
 from tests.apps.projects import ASKED as PROJECT
-from tests.apps.worlds import run_here
+from tests.apps.test_asking import here  # noqa: F401 - a fixture
+from tests.apps.worlds import attack_all, pose_all, run_here
 from tests.witness.apps import load
 
 CLIENTS = 6
@@ -114,6 +121,56 @@ def test_examples_of_clients_are_found_through_the_app_and_labels_told(few, monk
         assert min(errors) < 0.3 * others
     assert any("through the clients' own app" in note for note in scores.notes)
     assert any("1,000 gradients for each reply" in note for note in scores.notes)
+
+
+@pytest.fixture
+def searched(few, here, monkeypatch, tmp_path):  # noqa: F811
+    """Search for examples, of which nothing is found."""
+    part, app = few
+    copy = Part(tmp_path / "run", "")
+    copytree(part.folder, copy.folder)
+    (posed,) = pose_all([copy], app=app)
+    # As where no model can be built.
+    answers, _ = Asker(app).losses(Inquiry(copy, witnesses_of(copy), posed.knowledge.targets))
+    posed = [replace(posed, knowledge=replace(posed.knowledge, model=None, answers=answers))]
+    rmtree(copy.knowledge)
+    write_knowledge(copy.knowledge, posed[0].knowledge)
+    done = attack_all([copy], posed, lambda names: choose_attacks(["sia"], {}))
+    with monkeypatch.context() as short:
+        short.setattr(inverting, "_ITERATIONS", 1)
+        done = invert_by_app(Asker(app), posed, done, Watch())
+    scores = done.runs[0].scores["inversion"]
+    assert scores.as_found(ReconstructedExamples).batches, done.folder.study["untried"]
+    return app, done
+
+
+@pytest.mark.parametrize(("iterations", "is_seen"), [(1_000, True), (1, False)])
+def test_one_planted_example_says_whether_the_search_would_find_any(searched, monkeypatch, iterations, is_seen):
+    app, done = searched
+    count = len(done.runs[0].scores["inversion"].as_found(ReconstructedExamples).batches)
+    monkeypatch.setattr(inverting, "_ITERATIONS", iterations)
+    control_all(Asker(app), done, Watch())
+    assert Control(**done.folder.study["controls"]["inversion"]) == Control(ALONE, 1, is_seen, 1, count)
+    findings, _ = judge_runs(done.folder, done.runs, device="cpu", watch=Watch())
+    found = next(finding for finding in findings if finding.name == "inversion.recognised")
+    assert found.verdict == (NO_EVIDENCE if is_seen else CANNOT_TELL)
+    assert f"one plain step on a single target of their own (1 of {count} replies)" in found.reason
+    assert found.reason.endswith("recognises the target" if is_seen else "does not recognise it: it cannot tell")
+
+
+def test_a_control_that_fails_leaves_the_search_unable_to_tell(searched, monkeypatch):
+    app, done = searched
+
+    def fail(*args, **kwargs):
+        raise DataError("nothing can be planted")
+
+    monkeypatch.setattr(Asker, "invert", fail)
+    control_all(Asker(app), done, Watch())
+    assert "inversion" not in done.folder.study["controls"]
+    findings, _ = judge_runs(done.folder, done.runs, device="cpu", watch=Watch())
+    found = next(finding for finding in findings if finding.name == "inversion.recognised")
+    assert found.verdict == CANNOT_TELL
+    assert "no positive control was made" in found.reason
 
 
 def test_the_machine_decides_neither_which_clients_are_searched_nor_what_is_found(few, monkeypatch):

@@ -5,7 +5,7 @@ from dataclasses import asdict
 import pytest
 from pydantic import TypeAdapter
 
-from fedattack.audit.control import PLANTED, SHOWN, STEPPED, TRAINED, WHOLE, Control, control_of, with_controls
+from fedattack.audit.control import ALONE, PLANTED, SHOWN, STEPPED, TRAINED, WHOLE, Control, control_of, with_controls
 from fedattack.audit.finding import CANNOT_TELL, LEAK, NO_EVIDENCE, TOO_FEW
 from fedattack.record.folder import _ControlEntry
 from fedattack.report.answer import short_of
@@ -14,7 +14,7 @@ from tests.audit.test_finding import finding
 BLIND = Control(TRAINED, 64, False)
 
 
-@pytest.mark.parametrize("kind", [TRAINED, STEPPED, WHOLE, PLANTED, SHOWN])
+@pytest.mark.parametrize("kind", [TRAINED, STEPPED, WHOLE, ALONE, PLANTED, SHOWN])
 def test_a_study_takes_a_control_of_each_kind(kind):
     entry = asdict(Control(kind, 4, True))
     assert TypeAdapter(_ControlEntry).validate_python(entry) == entry
