@@ -108,7 +108,7 @@ def case_of(
     replies = []
     for client, node in enumerate(nodes):
         metrics = {name: float(values[client]) for name, values in sent.items()}
-        replies.append(SimpleNamespace(status="ok", node=node, num_examples=10, metrics=metrics))
+        replies.append(SimpleNamespace(status="ok", node=node, num_examples=10, plaintext=metrics))
     record: Any = _Record([SimpleNamespace(observations=replies)])
     scores = make_scores(score, nodes, named=named, unseen=_UNSEEN)
     truth = truth_of(clients, counts=np.full((clients, 1), 10), positives=positives)
