@@ -305,7 +305,7 @@ def test_an_app_that_fails_itself_is_not_told_to_go_on(tmp_path, runtime, call, 
 def stopped(call, words) -> None:
     code, _, err = call(*words)
     assert code == 130, err
-    (line,) = (line for line in err.splitlines() if "goes on" in line)
+    (line,) = (line for line in err.splitlines() if "continues after what is recorded" in line)
     command = re.search("`(.*)` continues after what is recorded", line)[1]
     assert shlex.split(command) == ["fedattack", *map(str, words)]
 

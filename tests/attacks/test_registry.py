@@ -173,7 +173,7 @@ def test_names_that_are_taken_are_listed_as_left_out(tmp_path):
     assert [*doubles] == ["four/presets/quickstart.toml", "zwei/presets/own.toml"]
     assert doubles["zwei/presets/own.toml"] == f"the preset 'own' is that of {tmp_path}/one/presets/own.toml"
     assert listed["presets"]["quickstart"]["settings"] != listed["presets"]["own"]["settings"]
-    for text in ("What other packages add, and is left out", "same (two:THREAT)", "Presets that are left out"):
+    for text in ("Left out of what other packages add", "same (two:THREAT)", "Presets that are left out"):
         assert text in printed[end:]
 
 
