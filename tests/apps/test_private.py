@@ -80,7 +80,7 @@ def test_a_claim_needs_no_model_and_is_there_where_no_attack_is_made(call, tmp_p
         return [part]
 
     monkeypatch.setattr(auditing, "run_app", run_app)
-    code, said, err = call("audit", OPACUS.copy(tmp_path), "--out", out)
+    code, _, err = call("audit", OPACUS.copy(tmp_path), "--out", out)
     assert code == 0, err
     # What needs no model is asked; the page says why the rest is not.
     page = (out / "report.html").read_text(encoding="utf-8")
