@@ -81,7 +81,7 @@ def test_what_does_not_apply_is_told(part):
     judge_folder(part.folder, device="cpu", watch=Watch(), trusted=list_trusted(posed))
     entries = {entry["question"]: entry for entry in read_run(part.folder)["untried"]}
     assert all(entry["remedy"] for entry in entries.values())
-    assert f"{FEW} examples or fewer" in entries[THREATS["inversion"].question]["remedy"]
+    assert f"at most {FEW} examples" in entries[THREATS["inversion"].question]["remedy"]
     column = entries[THREATS["attribute"].question]
     assert column["remedy"] == "`fedattack audit APP --sensitive NUMBER`, a column of the model's input"
     # It is asked of sums that single replies make.

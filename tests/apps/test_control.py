@@ -85,11 +85,11 @@ def test_a_blind_attack_cannot_tell(tmp_path, here):  # noqa: F811
     app, done = attacked(part, "blind")
     control_all(Asker(app), done, Watch(), full=True)
     assert read_study(part.folder)["controls"] == {
-        "sia": vars(Control(TRAINED, PASSES[-1][-1], False, 2 * CLIENTS, 2 * CLIENTS))
+        # Its replies do not follow what its clients train on: nothing is planted.
+        "sia": vars(Control(TRAINED, PASSES[-1][-1], False, 0, 2 * CLIENTS))
     }
     found = headline(done)
     assert found.verdict == CANNOT_TELL
-    assert found.reason.endswith("this attack shows no leak either: it cannot tell")
 
 
 @pytest.mark.slow
