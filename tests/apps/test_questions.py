@@ -150,7 +150,8 @@ def test_a_column_of_numbers_is_asked_for_as_a_number(tmp_path):
     assert "attribute-number" in attacked.scored
     assert not {"aia", "ara", "attribute-baselines"} & {*attacked.scored}
     truth, known = read_truth(part.truth), read_knowledge(part.knowledge, trusted=TRUSTED)
-    numbers = np.concatenate([x[:, 0] for x, _ in data.values()])
+    # The span is that of all examples that are known, as the values of a column of few values are.
+    numbers = np.concatenate([x[:, 0] for x, _ in (*data.values(), *evaluated.values())])
     owners = np.array(truth.attributes.owners)
     for name, (x, _) in data.items():
         assert sorted(truth.attributes.numbers[owners == name]) == sorted(x[:, 0].tolist())
@@ -164,9 +165,8 @@ def test_a_column_of_numbers_is_asked_for_as_a_number(tmp_path):
     assert near.headline
     assert near.n == 108
     assert near.low <= near.value <= near.high
-    assert rank.value == pytest.approx(rank.value)
+    assert rank.low <= rank.value <= rank.high
     assert set(rank.baselines) == {"the commonest number", "imputation without the model"}
-    print({name: (finding.value, finding.p, finding.verdict, finding.baselines) for name, finding in found.items()})
 
 
 @pytest.mark.slow
