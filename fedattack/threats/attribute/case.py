@@ -2,11 +2,13 @@
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedattack.attacks import ATTACKS, Scores
+from fedattack.attacks.knowledge import PartialRecords, Targets
 from fedattack.audit.judge import Case
 from fedattack.audit.truth import Attributes
 from fedattack.base.errors import DataError
@@ -28,9 +30,40 @@ Rows = NDArray[np.int64]
 Flags = NDArray[np.bool_]
 Floats = NDArray[np.float64]
 
+A = TypeVar("A", bound=NDArray[Any])
+
+
+class ColumnCase(Case, Generic[A]):
+    """One seed's scores of an attack on a column that the server lacks; it checks that the truth holds the column."""
+
+    @property
+    def attributes(self) -> Attributes:
+        """The truth."""
+        if self.truth.attributes is None:
+            raise AssertionError("checked at the start")
+        return self.truth.attributes
+
+    @cached_property
+    def imputed(self) -> tuple[A, str]:
+        """What imputation without the model says of each example, and what it is called."""
+        partial, auxiliary = self.knowledge.partial, self.knowledge.auxiliary
+        if partial is None or auxiliary is None:
+            raise AssertionError("asked for only where both are there")
+        seed = int(np.random.SeedSequence((self.seed, _IMPUTATION)).generate_state(1)[0])
+        return self.impute(partial, auxiliary, seed)
+
+    def impute(self, partial: PartialRecords, auxiliary: Targets, seed: int) -> tuple[A, str]:
+        """Return what :attr:`imputed` is."""
+        raise NotImplementedError
+
+    @property
+    def imputed_by(self) -> str:
+        """The model that imputes; empty without public records."""
+        return self.imputed[1] if self.knowledge.auxiliary is not None else ""
+
 
 @dataclass(frozen=True)
-class AttributeCase(Case):
+class AttributeCase(ColumnCase[Rows]):
     """One seed's scores of an attack on attributes beside the attribute's values.
 
     The scores beside them are of other attacks on the same examples. Those of :data:`BASELINES` are bars to clear. The
@@ -59,13 +92,6 @@ class AttributeCase(Case):
     def found(self) -> FilledIn:
         """What the attack filled in."""
         return _find_filled_in(self.scores)
-
-    @property
-    def attributes(self) -> Attributes:
-        """The truth."""
-        if self.truth.attributes is None:
-            raise AssertionError("checked at the start")
-        return self.truth.attributes
 
     @property
     def values(self) -> Rows:
@@ -102,26 +128,17 @@ class AttributeCase(Case):
         """(n,) for each way to guess without updates."""
         baselines = {MAJORITY: np.full(len(self.values), self.commonest, dtype=np.int64)}
         if self.knowledge.auxiliary is not None:
-            baselines[IMPUTATION], _ = self._imputed
+            baselines[IMPUTATION], _ = self.imputed
         for scores in self.beside:
             if scores.attack == BASELINES:
                 # The majority that is right most often is a higher bar than the one that an attacker can know.
                 baselines = self._answers_of(scores) | baselines
         return baselines
 
-    @cached_property
-    def _imputed(self) -> tuple[Rows, str]:
-        partial, auxiliary = self.knowledge.partial, self.knowledge.auxiliary
-        if partial is None or auxiliary is None:
-            raise AssertionError("asked for only where both are there")
-        seed = int(np.random.SeedSequence((self.seed, _IMPUTATION)).generate_state(1)[0])
+    def impute(self, partial: PartialRecords, auxiliary: Targets, seed: int) -> tuple[Rows, str]:
+        """Impute the value of each example by a classifier."""
         beliefs, classifier = impute(partial, auxiliary, seed=seed)
         return beliefs.argmax(axis=1), classifier
-
-    @property
-    def imputed_by(self) -> str:
-        """The classifier that imputes; empty without public records."""
-        return self._imputed[1] if self.knowledge.auxiliary is not None else ""
 
     def answered(self, method: str) -> Flags:
         """(n,): of which examples a method says something."""

@@ -1,6 +1,7 @@
 """Impute an attribute without any update: the baseline that an attack on updates has to beat."""
 
 import warnings
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -23,12 +24,9 @@ def impute(
     Examples of ``auxiliary`` with a value outside the domain are left out; ``labels`` says whether these are looked at.
     Returns beliefs (n, v), rows summing to one, and what the classifier is called.
     """
-    from sklearn.exceptions import ConvergenceWarning
-    from sklearn.model_selection import StratifiedKFold, cross_val_score
+    from sklearn.model_selection import StratifiedKFold
 
-    rows = np.arange(len(auxiliary))
-    if len(rows) > MOST_RECORDS:
-        rows = np.sort(np.random.default_rng(seed).choice(rows, MOST_RECORDS, replace=False))
+    rows = _sample_public(auxiliary, seed)
     values, known = values_of(partial, auxiliary.x[rows])
     rows, values = rows[known], values[known]
     beliefs = np.zeros((len(partial), len(partial.domain)))
@@ -36,24 +34,13 @@ def impute(
         # What is never seen to vary cannot be learnt to vary.
         beliefs[:, values[0] if len(values) else 0] = 1
         return beliefs, "the only public value"
-    classes = 0
-    if auxiliary.y.dtype == np.int64:
-        classes = int(max(partial.y.max(), auxiliary.y.max())) + 1
-    x = _features(auxiliary.x[rows], auxiliary.y[rows] if labels else None, partial.columns, classes)
-    asked = _features(partial.x, partial.y if labels else None, partial.columns, classes)
-    candidates = _classifiers(seed)
-    best = "majority"
+    x, asked = _list_features(partial, auxiliary, rows, labels=labels)
+    folds = None
     smallest = int(np.bincount(values)[np.unique(values)].min())
     if smallest >= 2 and len(rows) >= 2 * FOLDS:
         folds = StratifiedKFold(min(FOLDS, smallest), shuffle=True, random_state=seed)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ConvergenceWarning)
-            rates = {name: cross_val_score(model, x, values, cv=folds).mean() for name, model in candidates.items()}
-        best = max(rates, key=lambda name: rates[name])
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)
-        fitted = candidates[best].fit(x, values)
-        beliefs[:, np.unique(values)] = fitted.predict_proba(asked)
+    fitted, best = _fit_best(_classifiers(seed), x, values, folds)
+    beliefs[:, np.unique(values)] = fitted.predict_proba(asked)
     return beliefs, best
 
 
@@ -67,6 +54,41 @@ def draw_largest(scores: NDArray[np.float64], generator: np.random.Generator) ->
     """Return the position of the largest score in each row (n, v); equals are drawn."""
     best = scores == scores.max(axis=1, keepdims=True)
     return np.asarray(np.where(best, generator.random(scores.shape), -1.0).argmax(axis=1))
+
+
+def _sample_public(auxiliary: Targets, seed: int) -> NDArray[np.int64]:
+    """Choose the public records that are learnt from, in their order."""
+    rows = np.arange(len(auxiliary))
+    if len(rows) > MOST_RECORDS:
+        rows = np.sort(np.random.default_rng(seed).choice(rows, MOST_RECORDS, replace=False))
+    return rows
+
+
+def _list_features(
+    partial: PartialRecords, auxiliary: Targets, rows: NDArray[np.int64], *, labels: bool = True
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return what the attribute is told from: of these public records, and of the records that are asked about."""
+    classes = 0
+    if auxiliary.y.dtype == np.int64:
+        classes = int(max(partial.y.max(), auxiliary.y.max())) + 1
+    x = _features(auxiliary.x[rows], auxiliary.y[rows] if labels else None, partial.columns, classes)
+    return x, _features(partial.x, partial.y if labels else None, partial.columns, classes)
+
+
+def _fit_best(
+    candidates: Mapping[str, Any], x: NDArray[np.float64], wanted: NDArray[Any], folds: Any | None
+) -> tuple[Any, str]:
+    """Fit the model of the best cross-validated score, the first one without folds; and return its name."""
+    from sklearn.exceptions import ConvergenceWarning
+    from sklearn.model_selection import cross_val_score
+
+    best = next(iter(candidates))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        if folds is not None:
+            scores = {name: cross_val_score(model, x, wanted, cv=folds).mean() for name, model in candidates.items()}
+            best = max(scores, key=lambda name: scores[name])
+        return candidates[best].fit(x, wanted), best
 
 
 def _features(
@@ -105,30 +127,19 @@ def impute_numbers(partial: PartialRecords, auxiliary: Targets, *, seed: int) ->
 
     Returns estimates (n,), and what the regression is called.
     """
-    from sklearn.exceptions import ConvergenceWarning
-    from sklearn.model_selection import KFold, cross_val_score
+    from sklearn.model_selection import KFold
 
-    rows = np.arange(len(auxiliary))
-    if len(rows) > MOST_RECORDS:
-        rows = np.sort(np.random.default_rng(seed).choice(rows, MOST_RECORDS, replace=False))
+    rows = _sample_public(auxiliary, seed)
     numbers = auxiliary.x[rows][:, partial.columns[0]].astype(np.float64)
     rows, numbers = rows[np.isfinite(numbers)], numbers[np.isfinite(numbers)]
     if not len(rows):
         return np.zeros(len(partial)), "no public number"
-    classes = 0
-    if auxiliary.y.dtype == np.int64:
-        classes = int(max(partial.y.max(), auxiliary.y.max())) + 1
-    x = _features(auxiliary.x[rows], auxiliary.y[rows], partial.columns, classes)
-    asked = _features(partial.x, partial.y, partial.columns, classes)
-    candidates = _regressions(seed)
-    best = "mean"
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)
-        if len(rows) >= 2 * FOLDS:
-            folds = KFold(FOLDS, shuffle=True, random_state=seed)
-            fits = {name: cross_val_score(model, x, numbers, cv=folds).mean() for name, model in candidates.items()}
-            best = max(fits, key=lambda name: fits[name])
-        return np.asarray(candidates[best].fit(x, numbers).predict(asked), dtype=np.float64), best
+    x, asked = _list_features(partial, auxiliary, rows)
+    folds = None
+    if len(rows) >= 2 * FOLDS:
+        folds = KFold(FOLDS, shuffle=True, random_state=seed)
+    fitted, best = _fit_best(_regressions(seed), x, numbers, folds)
+    return np.asarray(fitted.predict(asked), dtype=np.float64), best
 
 
 def _regressions(seed: int) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,7 +31,7 @@ from fedattack.audit.summaries import null_of, part_by_client, rate_populations,
 from fedattack.audit.table import Row, rows_of
 from fedattack.audit.truth import Attributes
 from fedattack.base.errors import DataError
-from fedattack.threats.attribute.case import BASELINES, AttributeCase, Flags, Floats, Rows
+from fedattack.threats.attribute.case import BASELINES, AttributeCase, ColumnCase, Flags, Floats, Rows
 from fedattack.threats.attribute.tables import CLIENTS, METHODS, RECORDS
 
 _DRAWS = 4_000
@@ -41,6 +41,8 @@ _RECORDS = 20
 
 # Streams of random numbers, apart from each other.
 _SHUFFLING, _POSTERIOR, _DEALING, _TESTING, _MEMBERSHIP = 1, 2, 4, 5, 6
+
+C = TypeVar("C", bound=ColumnCase[Any])
 
 POINTS = "points"
 """Units of a difference of two rates, in per cent of the examples."""
@@ -342,16 +344,8 @@ class AttributeJudge(Judge[AttributeCase]):
 
     def _compare_with_best(self, method: str) -> tuple[float, tuple[float, float], Interval]:
         """Return the excess of a method over the best baseline in points, with its intervals: over runs, and here."""
-        hits, bar = self.answers[method] == self.truth, self.answers[self.best] == self.truth
-        wins = [int(one.sum()) for one in self._split(hits & ~bar)]
-        losses = [int(one.sum()) for one in self._split(bar & ~hits)]
-        value = 100 * (sum(wins) - sum(losses)) / self.n
-        low, high = paired_interval(wins, losses, self.sizes)
-        interval = min(100 * low, value), max(100 * high, value)
-        if len(self.cases) == 1:
-            return value, interval, UNKNOWN
-        low, high = paired_interval([sum(wins)], [sum(losses)], [self.n])
-        return value, interval, (100 * low, 100 * high)
+        hits, bars = self.answers[method] == self.truth, self.answers[self.best] == self.truth
+        return compare_hits(self._split(hits), self._split(bars))
 
     def _exceed_in(self, truth: Rows) -> float:
         """Return the excess were that the truth."""
@@ -446,21 +440,49 @@ class AttributeJudge(Judge[AttributeCase]):
 
     @cached_property
     def _per_client(self) -> list[dict[str, Any]]:
-        owners = self.each(lambda case: np.array(case.attributes.owners))
-        comparisons = sum(len(np.unique(names)) for names in owners)
-        entries = []
-        for case, names, hits in zip(
-            self.cases, owners, self._split(self.answers[self.main] == self.truth), strict=True
-        ):
-            for name in np.unique(names).tolist():
-                entries.append(entry_of_client(self.title_of(case, name), hits[names == name], comparisons))
-        return sorted(entries, key=lambda entry: -entry["value"])
+        return list_by_client(self, self._split(self.answers[self.main] == self.truth))
 
 
 class ModelBasedJudge(AttributeJudge):
     """The same of the model-based attack, whose examples with the best value are the headline."""
 
     method = "reconstructed"
+
+
+def compare_hits(hits: Sequence[Flags], bars: Sequence[Flags]) -> tuple[float, tuple[float, float], Interval]:
+    """Return by how much more often hits are right than those of a baseline, example by example.
+
+    Parameters
+    ----------
+    hits, bars
+        For each seed (n,): which examples the method and the baseline have right.
+
+    Returns
+    -------
+    value, interval, here
+        In points, with the intervals over runs, and about these very runs.
+    """
+    sizes = [len(of_seed) for of_seed in hits]
+    wins = [int((own & ~other).sum()) for own, other in zip(hits, bars, strict=True)]
+    losses = [int((other & ~own).sum()) for own, other in zip(hits, bars, strict=True)]
+    value = 100 * (sum(wins) - sum(losses)) / sum(sizes)
+    low, high = paired_interval(wins, losses, sizes)
+    interval = min(100 * low, value), max(100 * high, value)
+    if len(sizes) == 1:
+        return value, interval, UNKNOWN
+    low, high = paired_interval([sum(wins)], [sum(losses)], [sum(sizes)])
+    return value, interval, (100 * low, 100 * high)
+
+
+def list_by_client(judge: Judge[C], hits: Sequence[Flags]) -> list[dict[str, Any]]:
+    """List how many hits (n,) of each seed every client has, those with most first."""
+    owners = judge.each(lambda case: np.array(case.attributes.owners))
+    comparisons = sum(len(np.unique(names)) for names in owners)
+    entries = []
+    for case, names, of_seed in zip(judge.cases, owners, hits, strict=True):
+        for name in np.unique(names).tolist():
+            entries.append(entry_of_client(judge.title_of(case, name), of_seed[names == name], comparisons))
+    return sorted(entries, key=lambda entry: -entry["value"])
 
 
 def slug(method: str) -> str:

@@ -14,11 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import norm, rankdata
 
+from fedattack.attacks.knowledge import PartialRecords, Targets
 from fedattack.audit.answers import better_than, both
 from fedattack.audit.finding import Null
-from fedattack.audit.intervals import LEVEL, mean_interval, paired_interval
-from fedattack.audit.judge import Case, Judge, entry_of_client, rows_of_clients
-from fedattack.audit.measures import UNKNOWN, Interval, Measurement, Rate, measure
+from fedattack.audit.intervals import LEVEL, mean_interval
+from fedattack.audit.judge import Judge, rows_of_clients
+from fedattack.audit.measures import UNKNOWN, Measurement, Rate, measure
 from fedattack.audit.reach import Prepared, Reach, smallest
 from fedattack.audit.significance import (
     DRAWS,
@@ -30,24 +31,23 @@ from fedattack.audit.significance import (
 )
 from fedattack.audit.summaries import null_of
 from fedattack.audit.table import Row, rows_of
-from fedattack.audit.truth import Attributes
 from fedattack.base.errors import DataError
+from fedattack.threats.attribute.case import IMPUTATION, ColumnCase
 from fedattack.threats.attribute.imputation import impute_numbers
-from fedattack.threats.attribute.judge import slug
+from fedattack.threats.attribute.judge import POINTS, compare_hits, list_by_client, slug
 from fedattack.threats.attribute.numbers import MAIN, EstimatedNumbers
 from fedattack.threats.attribute.tables import ESTIMATES, NUMBER_CLIENTS, NUMBERS, TOLERANCE
 
 Floats = NDArray[np.float64]
 
 COMMONEST = "the commonest number"
-IMPUTATION = "imputation without the model"
 
 # Streams of random numbers, apart from each other.
-_SHUFFLING, _TESTING, _IMPUTATION, _RANKS = 1, 2, 3, 4
+_SHUFFLING, _TESTING, _RANKS = 1, 2, 4
 
 
 @dataclass(frozen=True)
-class NumberCase(Case):
+class NumberCase(ColumnCase[Floats]):
     """One seed's estimates beside the numbers, and estimates without any update.
 
     Raises
@@ -72,13 +72,6 @@ class NumberCase(Case):
     def found(self) -> EstimatedNumbers:
         """What the attack estimated."""
         return self.scores.as_found(EstimatedNumbers)
-
-    @property
-    def attributes(self) -> Attributes:
-        """The truth."""
-        if self.truth.attributes is None:
-            raise AssertionError("checked at the start")
-        return self.truth.attributes
 
     @property
     def numbers(self) -> Floats:
@@ -112,21 +105,12 @@ class NumberCase(Case):
         """(n,) for each way to estimate without updates."""
         baselines = {COMMONEST: np.full(len(self.numbers), self.commonest)}
         if self.knowledge.auxiliary is not None:
-            baselines[IMPUTATION] = self._imputed[0]
+            baselines[IMPUTATION], _ = self.imputed
         return baselines
 
-    @cached_property
-    def _imputed(self) -> tuple[Floats, str]:
-        partial, auxiliary = self.knowledge.partial, self.knowledge.auxiliary
-        if partial is None or auxiliary is None:
-            raise AssertionError("asked for only where both are there")
-        seed = int(np.random.SeedSequence((self.seed, _IMPUTATION)).generate_state(1)[0])
+    def impute(self, partial: PartialRecords, auxiliary: Targets, seed: int) -> tuple[Floats, str]:
+        """Impute the number of each example by a regression."""
         return impute_numbers(partial, auxiliary, seed=seed)
-
-    @property
-    def imputed_by(self) -> str:
-        """The regression that imputes; empty without public records."""
-        return self._imputed[1] if self.knowledge.auxiliary is not None else ""
 
     def is_near(self, estimates: Floats) -> NDArray[np.bool_]:
         """(n,): whether estimates are within the tolerance."""
@@ -180,12 +164,9 @@ class NumbersJudge(Judge[NumberCase]):
         owners = [f"{number} {owner}" for number, case in enumerate(self.cases) for owner in case.attributes.owners]
         return np.unique(owners, return_inverse=True)[1].astype(np.int64)
 
-    def _pool(self, of_case: Callable[[NumberCase], Floats]) -> Floats:
-        return np.concatenate([of_case(case) for case in self.cases])
-
     def _exchange(self, statistic: Callable[[Floats], Floats], rng: np.random.Generator) -> Significance:
         """Test whether a statistic of the numbers (draws, n) is met by exchanging these within each client."""
-        numbers = self._pool(lambda case: case.numbers)
+        numbers = self.pool(lambda case: case.numbers)
         _, kinds = np.unique(numbers, return_inverse=True)
 
         def draw(rng: np.random.Generator, count: int) -> Floats:
@@ -204,7 +185,9 @@ class NumbersJudge(Judge[NumberCase]):
     @measure("near", headline=True)
     def exceed_baselines(self) -> Measurement:
         """Compare how many numbers are met with the best baseline, example by example."""
-        value, interval, here = self._compare_with_best(MAIN)
+        hits = self.each(lambda case: case.is_near(case.estimates[MAIN]))
+        bars = self.each(lambda case: case.is_near(case.baselines[self._best]))
+        value, interval, here = compare_hits(hits, bars)
         pairs = zip(self._near[MAIN].by_seed, self._near[self._best].by_seed, strict=True)
         series: dict[str, Any] = {"column": {"name": self._column, "tolerance": self.cases[0].tolerance}}
         imputed_by = sorted({case.imputed_by for case in self.cases} - {""})
@@ -219,7 +202,7 @@ class NumbersJudge(Judge[NumberCase]):
             here=here,
             null=self._shuffle(self._exceed_in),
             chance=0.0,
-            units="points",
+            units=POINTS,
             test=self._tests[MAIN],
             series=series | self.show(NUMBERS) | {"per_client": self._per_client},
             by_seed=[100 * (own - bar_rate) for own, bar_rate in pairs],
@@ -238,7 +221,7 @@ class NumbersJudge(Judge[NumberCase]):
                 yield self._count_near(method, metric=f"within-{slug(method)}")
 
     def _count_near(self, method: str, **parts: Any) -> Measurement:
-        estimates, tolerances = self._pool(lambda case: case.estimates[method]), self._tolerances
+        estimates, tolerances = self.pool(lambda case: case.estimates[method]), self._tolerances
         bars = {name: self._near[name].value for name in self._baselines}
         return self._near[method].measured(
             "chance is the best baseline; the null uses shuffled numbers",
@@ -258,9 +241,9 @@ class NumbersJudge(Judge[NumberCase]):
         return {method: self._test(method, stream) for stream, method in enumerate(self._names)}
 
     def _test(self, method: str, stream: int) -> Significance:
-        estimates, tolerances = self._pool(lambda case: case.estimates[method]), self._tolerances
-        hits = self._pool(lambda case: case.is_near(case.estimates[method]).astype(np.float64))
-        met = self._pool(lambda case: case.is_near(case.baselines[self._best]).astype(np.float64))
+        estimates, tolerances = self.pool(lambda case: case.estimates[method]), self._tolerances
+        hits = self.pool(lambda case: case.is_near(case.estimates[method]).astype(np.float64))
+        met = self.pool(lambda case: case.is_near(case.baselines[self._best]).astype(np.float64))
 
         def count_near(drawn: Floats) -> Floats:
             return np.asarray((np.abs(estimates - drawn) <= tolerances).sum(axis=1, dtype=np.float64))
@@ -287,9 +270,9 @@ class NumbersJudge(Judge[NumberCase]):
             low, high = mean_interval([(1 + one) / 2 for one in values], ((1 + here[0]) / 2, (1 + here[1]) / 2))
             interval = min(2 * low - 1, value), max(2 * high - 1, value)
         best = max(bars, key=lambda name: bars[name])
-        own = self._pool(lambda case: _standard_ranks(case.estimates[MAIN]))
-        other = self._pool(lambda case: _standard_ranks(case.baselines[best]))
-        ranks = self._pool(lambda case: _standard_ranks(case.numbers))
+        own = self.pool(lambda case: _standard_ranks(case.estimates[MAIN]))
+        other = self.pool(lambda case: _standard_ranks(case.baselines[best]))
+        ranks = self.pool(lambda case: _standard_ranks(case.numbers))
         beats = better_than((own - other) * ranks, self.rng(_RANKS, 0), draws=self.draws)
         knows = self._exchange(lambda drawn: self._correlate(own, drawn), self.rng(_RANKS, 1))
         return Measurement(
@@ -323,12 +306,12 @@ class NumbersJudge(Judge[NumberCase]):
     @property
     def _tolerances(self) -> Floats:
         """(n of all seeds,): how far each estimate may be off."""
-        return self._pool(lambda case: np.full(len(case.numbers), case.tolerance))
+        return self.pool(lambda case: np.full(len(case.numbers), case.tolerance))
 
     def _exceed_in(self, numbers: Floats) -> float:
         """Return the excess over the best baseline were these the numbers."""
-        bars = [self._met_of(self._pool(partial(_baseline_of, name)), numbers) for name in self._baselines]
-        return 100 * (self._met_of(self._pool(lambda case: case.estimates[MAIN]), numbers) - max(bars))
+        bars = [self._met_of(self.pool(partial(_baseline_of, name)), numbers) for name in self._baselines]
+        return 100 * (self._met_of(self.pool(lambda case: case.estimates[MAIN]), numbers) - max(bars))
 
     def _met_of(self, estimates: Floats, numbers: Floats) -> float:
         """Return which share of the estimates is near were these the numbers."""
@@ -340,23 +323,6 @@ class NumbersJudge(Judge[NumberCase]):
         for _ in range(self.shuffles):
             found.append(statistic(np.concatenate([draw.permutation(case.numbers) for case in self.cases])))
         return null_of(found, sum(len(case.numbers) for case in self.cases))
-
-    def _compare_with_best(self, method: str) -> tuple[float, tuple[float, float], Interval]:
-        """Return the excess of a method over the best baseline in points, with its intervals: over runs, and here."""
-        wins, losses, sizes = [], [], []
-        for case in self.cases:
-            hits = case.is_near({**case.baselines, **case.estimates}[method])
-            bar = case.is_near(case.baselines[self._best])
-            wins.append(int((hits & ~bar).sum()))
-            losses.append(int((bar & ~hits).sum()))
-            sizes.append(len(hits))
-        value = 100 * (sum(wins) - sum(losses)) / sum(sizes)
-        low, high = paired_interval(wins, losses, sizes)
-        interval = min(100 * low, value), max(100 * high, value)
-        if len(self.cases) == 1:
-            return value, interval, UNKNOWN
-        low, high = paired_interval([sum(wins)], [sum(losses)], [sum(sizes)])
-        return value, interval, (100 * low, 100 * high)
 
     @classmethod
     def reach(cls, runs: Sequence[Prepared], needed: float) -> Reach | None:
@@ -370,12 +336,7 @@ class NumbersJudge(Judge[NumberCase]):
 
     @cached_property
     def _per_client(self) -> list[dict[str, Any]]:
-        entries, comparisons = [], sum(len({*case.attributes.owners}) for case in self.cases)
-        for case in self.cases:
-            owners, hits = np.array(case.attributes.owners), case.is_near(case.estimates[MAIN])
-            for name in np.unique(owners).tolist():
-                entries.append(entry_of_client(self.title_of(case, name), hits[owners == name], comparisons))
-        return sorted(entries, key=lambda entry: -entry["value"])
+        return list_by_client(self, self.each(lambda case: case.is_near(case.estimates[MAIN])))
 
     @rows_of(NUMBERS)
     def compare_methods(self) -> Iterator[Row]:

@@ -100,13 +100,7 @@ def exchange(
     draws
         Exchanges; fewer of them where there is much to pair.
     """
-    truth = np.concatenate([client.examples for client in attacked])
-    of_truth = np.concatenate([client.labels for client in attacked])
-    chosen = _chosen(of_truth, others[1], rng)
-    pool = np.concatenate([truth, others[0][chosen]])
-    labels = np.concatenate([of_truth, others[1][chosen]])
-    indices = _draw_indices(labels, len(truth), rng, _worth(attacked, draws))
-
+    pool, labels, indices = _draw_exchanges(attacked, others, rng, draws)
     ratios, similar, found = [], [], []
     start = 0
     for client in attacked:
@@ -115,7 +109,7 @@ def exchange(
         ratio = np.stack([of_round["ratio"] for of_round in rounds])
         ratios.append(np.median(ratio, axis=0))
         found.append((ratio >= recognised).mean(axis=0))
-        if truth.ndim == 4:
+        if pool.ndim == 4:
             similar.append(np.median([of_round["similarity"] for of_round in rounds], axis=0))
         start += len(client.labels)
     return Exchanged(
@@ -162,12 +156,7 @@ def exchange_cells(
     rng, draws
         As for :func:`exchange`.
     """
-    of_truth = np.concatenate([client.labels for client in attacked])
-    chosen = _chosen(of_truth, others[1], rng)
-    pool = np.concatenate([*(client.examples for client in attacked), others[0][chosen]])
-    labels = np.concatenate([of_truth, others[1][chosen]])
-    indices = _draw_indices(labels, len(of_truth), rng, _worth(attacked, draws))
-
+    pool, labels, indices = _draw_exchanges(attacked, others, rng, draws)
     shares, whole = [], []
     start = 0
     for client in attacked:
@@ -207,6 +196,24 @@ def arrangements_of(of_clients: Sequence[Integers], of_others: Integers) -> floa
 
 def _join(of_clients: Sequence[Floats]) -> NDArray[np.float32]:
     return np.concatenate(of_clients, axis=1).astype(np.float32)
+
+
+def _draw_exchanges(
+    attacked: Sequence[AttackedClient], others: tuple[Numbers, Integers], rng: np.random.Generator, draws: int
+) -> tuple[Numbers, Integers, Integers]:
+    """Draw exchanges of the true examples with others of their labels.
+
+    Returns
+    -------
+    pool, labels, indices
+        The true examples and chosen others (n, …), their labels (n,), and what of the pool stands for each true example
+        in each exchange, (1 + draws, examples); first these themselves.
+    """
+    of_truth = np.concatenate([client.labels for client in attacked])
+    chosen = _chosen(of_truth, others[1], rng)
+    pool = np.concatenate([*(client.examples for client in attacked), others[0][chosen]])
+    labels = np.concatenate([of_truth, others[1][chosen]])
+    return pool, labels, _draw_indices(labels, len(of_truth), rng, _worth(attacked, draws))
 
 
 def _chosen(of_truth: Integers, of_others: Integers, rng: np.random.Generator) -> Integers:
