@@ -41,6 +41,11 @@ def truth_of(clients: int, **given: Any) -> Truth:
     return Truth(**(usual | given))
 
 
+def draw_less(judge: type[Judge[Any]]) -> type[Judge[Any]]:
+    """Return a judge that draws fewer exchanges, so that a row takes seconds."""
+    return type(judge.__name__, (judge,), {"draws": 999, "shuffles": 20})
+
+
 def judge_drawn(
     judge: type[Judge[Any]],
     draw_case: Callable[[W, int, np.random.Generator], Any],

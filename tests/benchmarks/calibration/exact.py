@@ -13,17 +13,10 @@ from numpy.typing import NDArray
 
 from fedattack.threats.exact.case import ExactCase
 from fedattack.threats.exact.judge import ExactJudge
-from tests.benchmarks.calibration.drawn import judge_drawn, study
+from tests.benchmarks.calibration.drawn import draw_less, judge_drawn, study
 from tests.threats.exact.read import case_of
 
 Rows = NDArray[np.float32]
-
-
-class _Judge(ExactJudge):
-    """Draws fewer exchanges, so that a row takes seconds."""
-
-    draws = 999
-    shuffles = 20
 
 
 @dataclass(frozen=True)
@@ -132,5 +125,5 @@ def _draw_read(world: World, client: int, held: list[Rows], nobody: Rows, rng: n
     return np.asarray(every[rng.integers(len(every))])
 
 
-judged = partial(judge_drawn, _Judge, draw_case)
+judged = partial(judge_drawn, draw_less(ExactJudge), draw_case)
 rows = partial(study, NULLS, POWERS, judged)

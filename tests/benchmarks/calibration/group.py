@@ -13,16 +13,9 @@ from fedattack.attacks import Knowledge, Scores
 from fedattack.audit.truth import ClientAttribute
 from fedattack.threats.group.case import PrivateAttributeCase
 from fedattack.threats.group.judge import PrivateAttributeJudge
-from tests.benchmarks.calibration.drawn import RECORD, judge_drawn, study, truth_of
+from tests.benchmarks.calibration.drawn import RECORD, draw_less, judge_drawn, study, truth_of
 
 _NAME = "colour"
-
-
-class _Judge(PrivateAttributeJudge):
-    """Draws fewer exchanges, so that a row takes seconds."""
-
-    draws = 999
-    shuffles = 20
 
 
 @dataclass(frozen=True)
@@ -114,5 +107,5 @@ def draw_case(world: World, seed: int, rng: np.random.Generator) -> PrivateAttri
     return PrivateAttributeCase(seed, scores, truth, RECORD, Knowledge())
 
 
-judged = partial(judge_drawn, _Judge, draw_case)
+judged = partial(judge_drawn, draw_less(PrivateAttributeJudge), draw_case)
 rows = partial(study, NULLS, POWERS, judged)

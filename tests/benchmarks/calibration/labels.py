@@ -11,14 +11,7 @@ import numpy as np
 
 from fedattack.attacks import Knowledge, Scores
 from fedattack.threats.labels.judge import LabelsCase, LabelsJudge
-from tests.benchmarks.calibration.drawn import RECORD, judge_drawn, study, truth_of
-
-
-class _Judge(LabelsJudge):
-    """Draws fewer exchanges, so that a row takes seconds."""
-
-    draws = 999
-    shuffles = 20
+from tests.benchmarks.calibration.drawn import RECORD, draw_less, judge_drawn, study, truth_of
 
 
 @dataclass(frozen=True)
@@ -88,5 +81,5 @@ def draw_case(world: World, seed: int, rng: np.random.Generator) -> LabelsCase:
     return LabelsCase(seed, Scores("labels", arrays, facts), truth, RECORD, Knowledge())
 
 
-judged = partial(judge_drawn, _Judge, draw_case)
+judged = partial(judge_drawn, draw_less(LabelsJudge), draw_case)
 rows = partial(study, NULLS, POWERS, judged)

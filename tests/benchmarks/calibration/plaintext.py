@@ -108,10 +108,9 @@ def draw_case(world: World, seed: int, rng: np.random.Generator) -> PlaintextCas
     )
     described, vectors, sent, contents = [], [], [], []
     for client, (own, y) in enumerate(zip(held, labels, strict=True)):
-        rows, counted = (
-            _draw_sent(world, held, common, client, rng),
-            np.bincount(rng.integers(_CLASSES, size=world.each)),
-        )
+        rows = _draw_sent(world, held, common, client, rng)
+        # Of another number of examples: counts that add up to the client's own would be sizes of its groups.
+        counted = np.bincount(rng.integers(_CLASSES, size=rng.integers(world.each // 2, 2 * world.each)))
         if rng.random() < world.leaking:
             counted = np.bincount(y, minlength=_CLASSES)
         is_own = rng.random((world.each, 1)) < world.leaking

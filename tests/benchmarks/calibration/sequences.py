@@ -14,14 +14,7 @@ from numpy.typing import NDArray
 from fedattack.attacks import Knowledge, Scores
 from fedattack.threats.sequences.dager import ReadSequences
 from fedattack.threats.sequences.judge import SequencesCase, SequencesJudge, Tokens
-from tests.benchmarks.calibration.drawn import RECORD, judge_drawn, study, truth_of
-
-
-class _Judge(SequencesJudge):
-    """Draws fewer exchanges, so that a row takes seconds."""
-
-    draws = 999
-    shuffles = 20
+from tests.benchmarks.calibration.drawn import RECORD, draw_less, judge_drawn, study, truth_of
 
 
 @dataclass(frozen=True)
@@ -149,5 +142,5 @@ def _shares(weights: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.asarray(weights / weights.sum())
 
 
-judged = partial(judge_drawn, _Judge, draw_case)
+judged = partial(judge_drawn, draw_less(SequencesJudge), draw_case)
 rows = partial(study, NULLS, POWERS, judged)

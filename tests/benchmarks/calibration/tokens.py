@@ -13,14 +13,7 @@ from numpy.typing import NDArray
 
 from fedattack.attacks import Knowledge, Scores
 from fedattack.threats.tokens.judge import TokensCase, TokensJudge
-from tests.benchmarks.calibration.drawn import RECORD, judge_drawn, study, truth_of
-
-
-class _Judge(TokensJudge):
-    """Draws fewer exchanges, so that a row takes seconds."""
-
-    draws = 999
-    shuffles = 20
+from tests.benchmarks.calibration.drawn import RECORD, draw_less, judge_drawn, study, truth_of
 
 
 @dataclass(frozen=True)
@@ -104,5 +97,5 @@ def _list_used(used: NDArray[np.bool_]) -> Mapping[str, NDArray[Any]]:
     }
 
 
-judged = partial(judge_drawn, _Judge, draw_case)
+judged = partial(judge_drawn, draw_less(TokensJudge), draw_case)
 rows = partial(study, NULLS, POWERS, judged)

@@ -14,16 +14,9 @@ from numpy.typing import NDArray
 from fedattack.attacks import Knowledge, Scores
 from fedattack.threats.trees.judge import TreesCase, TreesJudge
 from fedattack.threats.trees.trees import ReadTables
-from tests.benchmarks.calibration.drawn import RECORD, judge_drawn, study, truth_of
+from tests.benchmarks.calibration.drawn import RECORD, draw_less, judge_drawn, study, truth_of
 
 Floats = NDArray[np.float64]
-
-
-class _Judge(TreesJudge):
-    """Draws fewer exchanges, so that a row takes seconds."""
-
-    draws = 999
-    shuffles = 20
 
 
 @dataclass(frozen=True)
@@ -137,5 +130,5 @@ def _deal_trees(world: World, rng: np.random.Generator) -> dict[str, NDArray[np.
     return {"linked": np.where(is_own, owners, dealt), "owners": owners, "sent_in": sent_in}
 
 
-judged = partial(judge_drawn, _Judge, draw_case)
+judged = partial(judge_drawn, draw_less(TreesJudge), draw_case)
 rows = partial(study, NULLS, POWERS, judged)
