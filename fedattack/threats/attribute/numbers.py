@@ -15,7 +15,7 @@ from typing import Annotated, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedattack.attacks.base import Attack, Seen
+from fedattack.attacks.base import Attack, Progress, Seen
 from fedattack.attacks.knowledge import Knowledge, PartialRecords
 from fedattack.base.errors import NeedsError
 from fedattack.base.stored import Axes, Name
@@ -26,6 +26,9 @@ from fedattack.threats.attribute.options import GradientMatchingOptions, ModelBa
 
 MAIN = "reconstructed"
 """The method that was fixed in advance as the one that counts."""
+
+# Steps of progress, of which each of the two attacks has a half.
+_WHOLE = 100
 
 Floats = NDArray[np.float64]
 
@@ -74,7 +77,8 @@ class NumbersOfColumn(Attack):
         partial = seen.knowledge.partial
         if partial is None or partial.span is None:
             raise AssertionError("checked by run")
-        by_models = aia.ModelBased(ModelBasedOptions(memory=self.options.memory)).attack(seen)
+        first = replace(seen, progress=_halve(seen.progress, 0))
+        by_models = aia.ModelBased(ModelBasedOptions(memory=self.options.memory)).attack(first)
         estimates = _estimate(by_models, partial)
         # It is about two values.
         del estimates["moments"]
@@ -82,6 +86,7 @@ class NumbersOfColumn(Attack):
             estimates |= self._match_gradients(seen, partial, partial.span)
         except NeedsError as cause:
             seen.notes.append(f"gradients were not matched: {cause}")
+            seen.progress(_WHOLE, _WHOLE)
         return EstimatedNumbers(
             clients=tuple(dict.fromkeys(partial.clients.tolist())),
             methods=tuple(estimates),
@@ -93,8 +98,18 @@ class NumbersOfColumn(Attack):
         """Match gradients by a mixture of the least and the largest number, which is any number between these."""
         ends = replace(partial, domain=span.astype(np.float32)[:, None], names=("least", "largest"), prior=None)
         options = GradientMatchingOptions(**self.options.model_dump())
-        of_ends = replace(seen, knowledge=replace(seen.knowledge, partial=ends))
+        knowledge = replace(seen.knowledge, partial=ends)
+        of_ends = replace(seen, knowledge=knowledge, progress=_halve(seen.progress, 1))
         return _estimate(ara.GradientMatching(options).attack(of_ends), ends)
+
+
+def _halve(progress: Progress, half: int) -> Progress:
+    """Return what says how far the first (0) or the second (1) of two attacks is, as a part of both."""
+
+    def say(done: int, total: int) -> None:
+        progress(_WHOLE // 2 * half + _WHOLE // 2 * done // max(1, total), _WHOLE)
+
+    return say
 
 
 def _estimate(found: FilledIn, partial: PartialRecords) -> dict[str, Floats]:

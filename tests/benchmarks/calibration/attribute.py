@@ -15,17 +15,10 @@ from fedattack.attacks import Knowledge, PartialRecords, Scores
 from fedattack.audit.truth import Attributes
 from fedattack.threats.attribute.case import BASELINES, AttributeCase
 from fedattack.threats.attribute.judge import AttributeJudge
-from tests.benchmarks.calibration.drawn import RECORD, judge_drawn, study, truth_of
+from tests.benchmarks.calibration.drawn import RECORD, draw_less, judge_drawn, study, truth_of
 from tests.threats.attribute.filled import make_scores
 
 Rows = NDArray[np.int64]
-
-
-class _Judge(AttributeJudge):
-    """Draws fewer exchanges, so that a row takes seconds."""
-
-    draws = 499
-    shuffles = 20
 
 
 @dataclass(frozen=True)
@@ -164,5 +157,5 @@ def case_of(
     )
 
 
-judged = partial(judge_drawn, _Judge, draw_case)
+judged = partial(judge_drawn, draw_less(AttributeJudge, draws=499), draw_case)
 rows = partial(study, NULLS, POWERS, judged)

@@ -18,16 +18,9 @@ from fedattack.audit.truth import Attributes
 from fedattack.threats.attribute import imputation
 from fedattack.threats.attribute.numbers import MAIN, EstimatedNumbers
 from fedattack.threats.attribute.numbers_judge import NumberCase, NumbersJudge
-from tests.benchmarks.calibration.drawn import RECORD, judge_drawn, study, truth_of
+from tests.benchmarks.calibration.drawn import RECORD, draw_less, judge_drawn, study, truth_of
 
 Floats = NDArray[np.float64]
-
-
-class _Judge(NumbersJudge):
-    """Draws fewer exchanges, so that a row takes seconds."""
-
-    draws = 499
-    shuffles = 20
 
 
 @dataclass(frozen=True)
@@ -129,7 +122,7 @@ def judged(world: World, rng: np.random.Generator) -> list[Finding]:
         return {name: model for name, model in regressions(seed).items() if name in ("mean", "ridge regression")}
 
     with patch.object(imputation, "_regressions", quick):
-        return judge_drawn(_Judge, draw_case, world, rng)
+        return judge_drawn(draw_less(NumbersJudge, draws=499), draw_case, world, rng)
 
 
 rows = partial(study, NULLS, POWERS, judged)

@@ -41,9 +41,9 @@ def truth_of(clients: int, **given: Any) -> Truth:
     return Truth(**(usual | given))
 
 
-def draw_less(judge: type[Judge[Any]]) -> type[Judge[Any]]:
+def draw_less(judge: type[Judge[Any]], *, draws: int = 999) -> type[Judge[Any]]:
     """Return a judge that draws fewer exchanges, so that a row takes seconds."""
-    return type(judge.__name__, (judge,), {"draws": 999, "shuffles": 20})
+    return type(judge.__name__, (judge,), {"draws": draws, "shuffles": 20})
 
 
 def judge_drawn(
