@@ -7,17 +7,14 @@ with examples and parameters that want gradients, once for each step that the cl
 
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from scipy.optimize import nnls
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
-from torch.utils.flop_counter import FlopCounterMode
 
+from fedattack.apps.counting import count_seconds
 from fedattack.apps.player import STEPPING, Player
 from fedattack.attacks import Knowledge
 from fedattack.base.errors import DataError
@@ -38,12 +35,8 @@ from fedattack.threats.inversion.inversion import (
 from fedattack.threats.inversion.options import POOLED
 from fedattack.witness.tape import BATCH_NORM, Tape
 
-# Gradients that are computed for a reply, and seconds that all searches may take on a processor of the speed below.
-# Seconds are computed from what a gradient takes, and not measured: the same record is searched alike on any machine.
+# Gradients that are computed for a reply, and seconds, counted and not measured, that all searches may take.
 _ITERATIONS, _SECONDS = 1_000, 10.0
-
-# Seconds for a call of PyTorch, for a number that it writes, and for a multiplication or an addition.
-_CALL, _NUMBER, _OPERATION = 6e-6, 7e-10, 1e-11
 
 # A gradient that is differentiated takes about as long as so many.
 _DIFFERENTIATED = 2
@@ -267,27 +260,11 @@ def _read_batch(
     return ReplyBatch({name: received[name] for name in names}, movement, count, labels), client
 
 
-class _Calls(TorchDispatchMode):
-    """Counts the calls of PyTorch, and the numbers that they write."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.calls = self.numbers = 0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        out = func(*args, **(kwargs or {}))
-        self.calls += 1
-        self.numbers += sum(leaf.numel() for leaf in tree_leaves(out) if isinstance(leaf, Tensor))
-        return out
-
-
 def _count_seconds(client: AppClient, batch: ReplyBatch, shape: tuple[int, ...]) -> float:
     """Count how many seconds a search takes on a processor of a fixed speed."""
     labels = np.zeros(batch.records, dtype=np.float32) if batch.labels is None else batch.labels
     x, targets = torch.zeros((batch.records, *shape)), torch.from_numpy(labels)
-    with FlopCounterMode(display=False) as operations, _Calls() as calls:
-        client.follow(*client.split(batch.received), x, targets)
-    of_gradient: float = _CALL * calls.calls + _NUMBER * calls.numbers + _OPERATION * int(operations.get_total_flops())
+    of_gradient = count_seconds(lambda: client.follow(*client.split(batch.received), x, targets))
     return _DIFFERENTIATED * _ITERATIONS * of_gradient
 
 

@@ -4,7 +4,6 @@ This runs in the process of :mod:`fedattack.apps.answering`, beside a copy of th
 """
 
 import math
-import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedattack.apps.counting import count_seconds
 from fedattack.apps.player import Player
 from fedattack.attacks.answers import AskedOutputs
 from fedattack.attacks.knowledge import Targets
@@ -42,8 +42,8 @@ MOST_REPLIES = 10
 # Numbers of all gradients that are kept; of larger arrays only which rows move.
 _MOST_NUMBERS = 2**26
 
-# Seconds of this process that gradients of single examples may take; after as many no further client is asked which
-# rows its examples touch, and no further model what its last layer computes.
+# Seconds, counted and not measured, that each of these may take: to find roles, to ask which rows clients' examples
+# touch, and to ask models what their last layer computes.
 _SECONDS = 4.0
 _SEED = 0
 
@@ -64,10 +64,9 @@ def ask_roles(player: Player, weights: Arrays, x: NDArray[Any], y: NDArray[Any])
     if all(np.array_equal(models[1][name], array) for name, array in weights.items()):
         models = [weights]
     player.take(weights)
-    started = time.process_time()
-    _probe(player, weights, x[rows[:1], ...], y[rows[:1]])
+    seconds = count_seconds(lambda: _probe(player, weights, x[rows[:1], ...], y[rows[:1]]))
     # A few gradients are computed twice, to see whether they may be computed together.
-    most = int(_SECONDS / (2 * len(models) * max(time.process_time() - started, 1e-3)))
+    most = int(_SECONDS / (2 * len(models) * seconds))
     rows = rows[: max(most, FEWEST_EXAMPLES)]
     x, y = x[rows, ...], y[rows]
     probes = []
@@ -88,7 +87,7 @@ def ask_touched(
 ) -> dict[str, NDArray[Any]] | None:
     """Return which rows of tables have a gradient from each client's examples, under the weights that were taken last.
 
-    Clients are asked one after the other, and after some seconds no further one.
+    Clients are asked one after the other, as many as the counted time allows, and one at least.
 
     Parameters
     ----------
@@ -101,18 +100,22 @@ def ask_touched(
         As :func:`fedattack.attacks.lookups.used_rows` gives it; ``None`` without a table or a client, and where an
         output layer shares a table, which gives each row a gradient.
     """
-    if not tables or any(table.is_tied for table in tables):
+    if not tables or not clients or any(table.is_tied for table in tables):
         return None
     rows: list[NDArray[np.int64]] = []
     indices: list[NDArray[np.int64]] = []
     owners: list[str] = []
     whole: list[str] = []
-    until = time.process_time() + _SECONDS
+    names = [table.name for table in tables]
+    first = next(iter(clients.values()))
+    of_batch = count_seconds(lambda: next(player.batch_gradients(*first, names)))
+    left = _SECONDS
     for client, (x, y) in clients.items():
-        if whole and time.process_time() > until:
+        left -= of_batch * math.ceil(len(y) / player.tape.step.count)
+        if whole and left < 0:
             break
         touched = [np.zeros(table.rows.max() + 1, dtype=np.bool_) for table in tables]
-        for gradients in player.batch_gradients(x, y, [table.name for table in tables]):
+        for gradients in player.batch_gradients(x, y, names):
             for of_table, table in zip(touched, tables, strict=True):
                 if table.name in gradients:
                     moved = table.orient(gradients[table.name]) != 0
@@ -123,10 +126,8 @@ def ask_touched(
             rows.append(own)
             indices.append(np.full(len(own), index))
             owners += [client] * len(own)
-    if not whole:
-        return None
     return {
-        "names": np.array([table.name for table in tables], dtype=np.str_),
+        "names": np.array(names, dtype=np.str_),
         "rows": np.concatenate(rows).astype(np.int64),
         "tables": np.concatenate(indices).astype(np.int64),
         "owners": np.array(owners, dtype=np.str_),
@@ -144,7 +145,7 @@ def ask_outputs(
 ) -> AskedOutputs | None:
     """Return what enters and leaves the last layer of examples, at models from what clients were sent to their replies.
 
-    Models that were sent come first. After some seconds no further model is asked about.
+    Models that were sent come first. As many are asked about as the counted time allows, and one at least.
 
     Parameters
     ----------
@@ -163,18 +164,15 @@ def ask_outputs(
     if not len(y) or not models:
         return None
     names = [name for name in (last.weight, last.bias) if name is not None]
-    kept: list[tuple[int, str, float]] = []
     softmax: list[NDArray[np.float32]] = []
     inputs: list[NDArray[np.float32]] = []
-    until = time.process_time() + _SECONDS
     # As many examples as are kept of all models.
     most = max(1, _MOST_NUMBERS // 4 // (len(models) * (last.classes + last.inputs)))
     if most < len(y):
         x, y, rows = x[:most, ...], y[:most], rows[:most]
-    for key, weights in models:
-        if kept and time.process_time() > until:
-            break
-        player.take(weights())
+
+    def ask(weights: Arrays) -> None:
+        player.take(weights)
         losses = player.losses_of(x, y)
         found = []
         start = 0
@@ -182,16 +180,21 @@ def ask_outputs(
             part = slice(start, start + len(gradients[last.weight]))
             found.append(find_outputs(last, gradients, y[part], losses[part]))
             start = part.stop
-        kept.append(key)
         softmax.append(np.concatenate([part.softmax for part in found]).astype(np.float32))
         inputs.append(np.concatenate([part.inputs for part in found]).astype(np.float32))
+
+    # Models of one form take equally long.
+    of_model = count_seconds(lambda: ask(models[0][1]()))
+    models = models[: max(1, int(_SECONDS / of_model))]
+    for _, weights in models[1:]:
+        ask(weights())
     is_finite = [
         np.isfinite(one).all() and np.isfinite(other).all() for one, other in zip(softmax, inputs, strict=True)
     ]
     chosen = np.flatnonzero(is_finite)
     if not len(chosen):
         return None
-    seqs, nodes, shares = zip(*(kept[index] for index in chosen), strict=True)
+    seqs, nodes, shares = zip(*(models[index][0] for index in chosen), strict=True)
     return AskedOutputs(
         seqs=np.array(seqs, dtype=np.int64),
         nodes=np.array(nodes, dtype=np.str_),
