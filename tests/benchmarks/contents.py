@@ -1,23 +1,22 @@
 """What arrays hold: how long it takes to find, how often nothing is called a leak, and what remedies do.
 
-``python -m tests.benchmarks.contents`` prints three tables; it takes five minutes on one core.
+``python -m tests.benchmarks.contents`` prints three tables; it takes five minutes on one core. A process of its
+own, ``python -m tests.benchmarks.contents COLUMNS``, measures each size; it imports no PyTorch.
 """
 
 from __future__ import annotations
 
 import resource
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
-from sklearn.cluster import KMeans
-from sklearn.datasets import load_digits, load_iris
-from sklearn.naive_bayes import GaussianNB
-from sklearn.svm import SVC, LinearSVC
 
 from fedattack.threats.plaintext.exchange import Nearest
-from tests.threats.plaintext.test_contents import draw_nothing, find
+from tests.threats.plaintext.sending import draw_nothing, find
 
 Says = Callable[[int, Any, Any], Mapping[str, Any]]
 SHARES = [[12, 6, 2], [10, 1, 0], [5, 8, 4], [1, 9, 12], [0, 7, 10], [6, 3, 8]]
@@ -34,9 +33,9 @@ def time_large(columns: int, examples: int = 100_000, numbers: int = 1_000_000) 
         rows[:20] = x[:20]
         return {"rows": rows}
 
-    start = time.perf_counter()
+    start = time.process_time()
     right, certain = find(parts, says).count_read(examples=True)
-    seconds = time.perf_counter() - start
+    seconds = time.process_time() - start
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
     print(f"| {columns} | {seconds:.1f} s | {peak:.0f} MB | {right.sum()} | {certain.sum()} |", flush=True)
 
@@ -70,6 +69,8 @@ def tables_of_clusters() -> list[tuple[Any, Any]]:
 
 def irises() -> list[tuple[Any, Any]]:
     """Give six clients unequal shares of the classes of iris."""
+    from sklearn.datasets import load_iris
+
     x, y = load_iris(return_X_y=True)
     parts = []
     for site in range(6):
@@ -86,6 +87,8 @@ def irises() -> list[tuple[Any, Any]]:
 
 def digits() -> list[tuple[Any, Any]]:
     """Give each of six clients forty digits."""
+    from sklearn.datasets import load_digits
+
     data = load_digits()
     rows = np.random.default_rng(0).permutation(len(data.data))[:240].reshape(6, 40)
     return [(data.data[part] / 16, data.target[part]) for part in rows]
@@ -93,6 +96,11 @@ def digits() -> list[tuple[Any, Any]]:
 
 def count_remedies() -> None:
     """Print what is found of what clients send, with and without remedies."""
+    from sklearn.cluster import KMeans
+    from sklearn.datasets import load_iris
+    from sklearn.naive_bayes import GaussianNB
+    from sklearn.svm import SVC, LinearSVC
+
     draw = np.random.default_rng(0)
     start = np.random.default_rng(0).normal(scale=5, size=(8, 5))
 
@@ -140,12 +148,20 @@ def count_remedies() -> None:
         print(f"| {name} | {words or 'nothing'} |", flush=True)
 
 
-if __name__ == "__main__":
-    print("| columns | seconds | memory, at most | found of 200 | certain |\n|---|---|---|---|---|")
-    for columns in (100, 10):
-        time_large(columns)
+def main() -> None:
+    """Print all tables; or, in a process of its own, the line of one size."""
+    if len(sys.argv) > 1:
+        time_large(int(sys.argv[1]))
+        return
+    print("| columns | processor time | memory, at most | found of 200 | certain |\n|---|---|---|---|---|", flush=True)
+    for columns in (10, 100):
+        subprocess.run([sys.executable, "-m", "tests.benchmarks.contents", str(columns)], check=True)
     print("\n| data | runs | something is certain | a leak is shown |\n|---|---|---|---|")
     for kind in ("numbers", "few values", "dependent"):
         count_false(kind)
     print("\n| what clients send | found |\n|---|---|")
     count_remedies()
+
+
+if __name__ == "__main__":
+    main()

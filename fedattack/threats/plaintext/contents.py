@@ -123,7 +123,7 @@ def find_contents(sent: Sequence[tuple[str, Sent]], examples: KnownExamples, sha
             # Whoever sends nothing still holds examples.
             holders.append(indices.get(name, others[name]))
     whole = np.array([client in examples.whole for client in clients], dtype=np.bool_)
-    known = Known(examples.x.astype(np.float64), examples.labels, np.array(holders, dtype=np.int64), whole, shape)
+    known = Known(examples.x, examples.labels, np.array(holders, dtype=np.int64), whole, shape)
     matcher = Matcher(known)
     by_name: dict[tuple[str, str, str], list[Sent]] = defaultdict(list)
     for client, array in sent:

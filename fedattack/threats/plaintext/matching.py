@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from fedattack.attacks.accidents import bits_of_matches
 from fedattack.threats.plaintext.arrays import Sent, rows_of
 from fedattack.threats.plaintext.counting import Tally
-from fedattack.threats.plaintext.items import EXAMPLES, Items, Known
+from fedattack.threats.plaintext.items import EXAMPLES, Items, Known, Spread
 
 Floats = NDArray[np.float64]
 Rows = NDArray[np.int64]
@@ -116,6 +116,8 @@ class Matcher:
         self._standard: Items | None = None
         self._cuts: dict[tuple[int, ...], Items] = {}
         self._sorted: dict[str, Items] = {}
+        # By the client; that of all by ``None``.
+        self._spreads: dict[int | None, Spread] = {}
 
     def count_items(self, kind: str, client: int) -> int:
         """Return how many items of a kind a client has."""
@@ -157,7 +159,7 @@ class Matcher:
         for matches in missing if len(rows) else ():
             (items,) = (items for items in (self._examples, *self._statistics) if items.kind == matches.kind)
             if items.kind not in self._sorted:
-                self._sorted[items.kind] = Items(items.kind, np.sort(items.rows, axis=1), items.holders)
+                self._sorted[items.kind] = replace(items, change=_sort_each)
             tolerance = max(TOLERANCE if items.kind == EXAMPLES else _OF_STATISTICS, 4 * precision)
             beside = Matches(matches.sender, matches.name, matches.type, matches.kind)
             self._add(beside, self._sorted[items.kind], rows, tolerance, "in any order")
@@ -175,7 +177,7 @@ class Matcher:
                 self._add(matches, self._examples, scaled, tolerance, "scaled")
         if len(rows) and rows.shape[1] >= _FEWEST_COLUMNS:
             if self._standard is None:
-                self._standard = Items(EXAMPLES, standardise(self._distinct.x), self._distinct.holders)
+                self._standard = replace(self._examples, change=standardise)
             # Pixels of another range: each row has its own scale and offset, which takes two of its numbers.
             standard = standardise(rows)
             for sign in (1.0, -1.0):
@@ -187,37 +189,50 @@ class Matcher:
 
     def _undo_scaling(self, sender: int, rows: Floats, ways: Sequence[Floats]) -> Iterator[Floats]:
         """Yield rows as they were before somebody standardised them, or brought them to 0 … 1."""
-        own = self.known.x[self.known.rows_of(sender)]
-        for x in (own, self.known.x):
-            if len(x):
-                yield rows * x.std(axis=0) + x.mean(axis=0)
-                yield rows * np.ptp(x, axis=0) + x.min(axis=0)
+        own = self._find_spread(sender)
+        for spread in (own, self._find_spread(None)):
+            if spread is not None:
+                yield rows * spread.deviations + spread.means
+                yield rows * spread.spans + spread.least
         # All rows of a client, standardised by whatever: their own mean and deviation undo it.
         for way in ways[:_MOST_ARRAYS]:
-            if len(own) and len(way) > 3:
+            if own is not None and len(way) > 3:
                 deviation = way.std(axis=0)
-                yield (way - way.mean(axis=0)) / np.where(deviation > 0, deviation, 1.0) * own.std(axis=0) + own.mean(
-                    axis=0
-                )
+                standard = (way - way.mean(axis=0)) / np.where(deviation > 0, deviation, 1.0)
+                yield standard * own.deviations + own.means
+
+    def _find_spread(self, client: int | None) -> Spread | None:
+        """Say how the examples of a client, or of all, spread; ``None`` where there are none."""
+        if client not in self._spreads:
+            x = self.known.x
+            if client is not None:
+                x = x[self.known.rows_of(client)]
+            if not len(x):
+                return None
+            self._spreads[client] = Spread.of(x)
+        return self._spreads[client]
 
     def _find_columns(self, matches: Matches, values: Floats, tolerance: float) -> None:
         """Find examples of which an array holds some columns alone, perhaps with their labels."""
         own = self._distinct.rows_of(matches.sender)
         values = values[np.isfinite(values).all(axis=1)]
-        table = self._distinct.x
+        table = [self._distinct.x]
         if np.isfinite(self._distinct.y).all():
-            table = np.column_stack([table, self._distinct.y])
-        if not len(own) or not len(values) or max(values.shape[1], table.shape[1]) > _MOST_COLUMNS:
+            table.append(self._distinct.y[:, None])
+        count = sum(part.shape[1] for part in table)
+        if not len(own) or not len(values) or max(values.shape[1], count) > _MOST_COLUMNS:
             return
-        pairs = _pair_columns(values, table[own], tolerance)
+        pairs = _pair_columns(values, np.column_stack([part[own].astype(np.float64) for part in table]), tolerance)
         if len(pairs) < 2:
             return
         columns = tuple(column for _, column in pairs)
         if columns not in self._cuts:
-            self._cuts[columns] = Items(EXAMPLES, table[:, columns], self._distinct.holders)
+            of_table = self._distinct.x.shape[1]
+            cut = [self._distinct.x[:, column] if column < of_table else self._distinct.y for column in columns]
+            self._cuts[columns] = Items(EXAMPLES, np.column_stack(cut), self._distinct.holders)
         rows = _distinct([values[:, [index for index, _ in pairs]]])
         # Which columns these are was chosen after they were seen, each among all columns of examples.
-        choices = (1 + table.shape[1]) ** len(pairs)
+        choices = (1 + count) ** len(pairs)
         self._add(matches, self._cuts[columns], rows, tolerance, "in part", choices=choices)
 
     def _add(
@@ -270,6 +285,10 @@ def _is_ascending(array: Sent, size: int) -> bool:
     return array.values.shape == (size,) and bool((np.diff(array.values) >= 0).all())
 
 
+def _sort_each(rows: Floats) -> Floats:
+    return np.sort(rows, axis=1)
+
+
 def standardise(rows: Floats) -> Floats:
     """Give each row the mean 0 and the length 1; zeros for one that is the same throughout."""
     centred = rows - rows.mean(axis=1, keepdims=True)
@@ -313,12 +332,12 @@ def _seek(items: Items, rows: Floats) -> _Near:
 
 def _count_bits(items: Items, found: Rows, distances: Floats, free: int) -> Floats:
     """Say how many bits tell items that were met from accidents among all of their kind."""
-    known = items.rows
+    known = np.arange(len(items.rows))
     if len(known) > _MOST_BESIDE:
         # Evenly spread, and the items themselves.
         spread = np.linspace(0, len(known) - 1, _MOST_BESIDE).astype(np.int64)
-        known = known[np.union1d(spread, found)]
-    bits = bits_of_matches(items.rows[found], distances[:, None] * items.scale, known)
+        known = np.union1d(spread, found)
+    bits = bits_of_matches(items.numbers(found), distances[:, None] * items.scale, items.numbers(known))
     columns = items.rows.shape[1]
     bits *= max(0, columns - free) / columns
     # Where many items have two holders, rows are alike by accident: a match is no rarer than that.

@@ -8,15 +8,13 @@ from fedattack.audit.finding import LEAK, NO_EVIDENCE
 from fedattack.record import Exchange, Record, RecordWriter, Reply, project_record
 from fedattack.record.others import Others
 from fedattack.threats.plaintext import plaintext
-from fedattack.threats.plaintext.arrays import make_sent, rows_of, sent_arrays
-from fedattack.threats.plaintext.contents import KnownExamples, find_contents
+from fedattack.threats.plaintext.arrays import rows_of, sent_arrays
 from fedattack.threats.plaintext.exchange import Nearest
 from fedattack.threats.plaintext.items import EXAMPLES, Items
 from fedattack.threats.plaintext.matching import _seek
 from fedattack.threats.plaintext.section import _explain
+from tests.threats.plaintext.sending import COLUMNS, ROWS, draw_nothing, find
 from tests.threats.plaintext.world import CLIENTS, SIZE, judged_all, plain, write_plain_run
-
-COLUMNS, ROWS = 5, 24
 
 
 @pytest.fixture(scope="module")
@@ -28,21 +26,6 @@ def parts():
         x = draw.normal(loc=[0, 50, 3, 1000, -2], scale=[1, 9, 0.1, 300, 5], size=(ROWS, COLUMNS)).astype(np.float32)
         tables.append((x.astype(np.float64), draw.choice(4, ROWS, p=draw.dirichlet([0.7] * 4 + np.eye(4)[client % 4]))))
     return tables
-
-
-def known_of(parts):
-    owners = np.repeat([str(client) for client in range(len(parts))], [len(x) for x, _ in parts])
-    x, y = (np.concatenate(of) for of in zip(*parts, strict=True))
-    return KnownExamples(x.astype(np.float32), owners, y.astype(float), frozenset(owners.tolist()))
-
-
-def find(parts, says):
-    """Find what stands in the arrays ``says(client, x, y)`` of each client."""
-    sent = []
-    for client, (x, y) in enumerate(parts):
-        for name, array in says(client, x, y).items():
-            sent.append((str(client), make_sent(str(client), "train", name, np.asarray(array))))
-    return find_contents(sent, known_of(parts), parts[0][0].shape[1:])
 
 
 def count(contents, kind):
@@ -145,29 +128,6 @@ def test_examples_that_another_client_holds_too_are_not_certain(parts):
     shared = [(np.concatenate([x, parts[0][0][:3]]), np.append(y, [0, 0, 0])) for x, y in parts]
     contents = find(shared, lambda client, x, y: {"rows": parts[0][0][:3]})
     assert count(contents, EXAMPLES)[1] == 0
-
-
-def draw_nothing(draw, kind):
-    """Draw clients, and what they send that was made of nobody's examples."""
-    if kind == "numbers":
-        every = draw.normal(size=(400, COLUMNS))
-    elif kind == "few values":
-        every = draw.integers(3, size=(400, COLUMNS)).astype(float)
-    else:
-        # Columns that depend on each other, so that rows are alike by accident.
-        every = ((draw.integers(4, size=(400, 1)) + draw.choice([0, 0, 0, 1], (400, COLUMNS))) % 4).astype(float)
-    labels = draw.integers(3, size=400)
-    parts = [(every[20 * client : 20 * client + 20], labels[20 * client : 20 * client + 20]) for client in range(6)]
-    fresh = every[120:]
-
-    def says(client, x, y):
-        shuffled = np.column_stack([draw.permutation(column)[:8] for column in every.T])
-        other, others = parts[(client + 1) % 6][0], draw.permutation(fresh)[:20]
-        statistics = np.stack([others.mean(0), others.var(0), others.max(0), others.min(0)])
-        counts = np.bincount(draw.permutation(labels[120:])[:20], minlength=3)
-        return {"shuffled": shuffled, "other": other[:6], "fresh": others, "statistics": statistics, "counts": counts}
-
-    return parts, says
 
 
 @pytest.mark.parametrize("kind", ["numbers", "few values", "dependent"])
