@@ -88,7 +88,7 @@ def what_if(
     check_device(request.device)
     out = request.folder
     if out.exists():
-        raise ConfigError(f"{out} exists already; give this comparison a folder of its own")
+        raise ConfigError(f"{out} already exists; give this comparison a folder of its own")
     # Resolved: a link may lead into the run.
     if out.resolve().is_relative_to(folder.resolve()):
         raise ConfigError(f"{out} lies in {folder}, which must not change; give this comparison a folder elsewhere")

@@ -62,15 +62,16 @@ def list_limits(cells: Sequence[AlteredCell]) -> list[str]:
         lines += [
             "How training would have gone. Each round's model comes from the run as it was. With noise or dropped "
             "entries the clients would have been sent other models, would have sent others back, and the model might "
-            "have learned less. `fedattack tradeoff` trains anew.",
-            "What the models that the server sends would have told. They are those of the run as it was, and what an "
+            "have learned less. `fedattack tradeoff` trains again.",
+            "What the models that the server sends would have revealed. They are those of the run as it was, and "
+            "what an "
             "attack reads off them is as before. Training with the defence may leak less there.",
             "What a guarantee would be. No update is clipped here, so that the noise promises no (ε, δ).",
         ]
         lines.append(_describe_knowing(cells))
     if "secagg" in kinds:
         lines.append(
-            "What secure aggregation does beside hiding: sums are computed from the replies, without cryptography and "
+            "What secure aggregation does besides hiding: sums are computed from the replies, without cryptography and "
             "without rounding. It changes the training by rounding alone, so that models of later rounds are right."
         )
     lines.append("What a better attack would find. Each number is a lower bound.")
@@ -84,7 +85,7 @@ def _describe_knowing(cells: Sequence[AlteredCell]) -> str:
             "put their own updates through it; all others do not know of it."
         )
     return (
-        "What an attacker does who knows what was changed: none of these does, and such an attacker may find more. "
+        "What an attacker does who knows what was changed: none of these knows, and one that does may find more. "
         "Those of membership and private-attribute are told where clients send models and have no defence of their own."
     )
 

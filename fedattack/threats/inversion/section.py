@@ -68,7 +68,7 @@ def _best_seen(findings: Sequence[Finding]) -> str:
         return ""
     best = max(pictures, key=lambda picture: picture["psnr"])
     whose = f"client {best['client']} in round {best['round']}"
-    return f"Of the {len(pictures)} examples that are shown, that of {whose}: {shown(best['psnr'], 'dB')}."
+    return f"The best of the {len(pictures)} reconstructions shown is that of {whose}: {shown(best['psnr'], 'dB')}."
 
 
 SECTION = Section(

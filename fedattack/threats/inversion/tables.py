@@ -39,7 +39,7 @@ COLUMNS = Table(
         _COMMON,
     ),
     title="What was found of each column",
-    caption="Of the first run, at most {shown} columns.",
+    caption="At most {shown} columns of the first run.",
     most=50,
     about="Columns of the first run.",
 )

@@ -93,12 +93,12 @@ def _explain(findings: Sequence[Finding]) -> Explained:
     finding, name = hardest
     if finding.n < headline.n:
         asked = f"{finding.n:,} of {headline.n:,}"
-        words.append(f"Whether {name} explain it is tested on the {asked} targets that have counterparts.")
+        words.append(f"The test whether {name} explain it uses the {asked} targets that have counterparts.")
     left = _find_left(finding)
     is_explained = headline.verdict == LEAK and finding.verdict == NO_EVIDENCE and _is_small(left, finding, explained)
     if is_explained:
         # Where the hardest null is above the success, nothing is left.
-        explains = f"{name} explain it but for at most {_points(max(0.0, left[1]))} points"
+        explains = f"{name} explain all but at most {_points(max(0.0, left[1]))} points of it"
         words.append(
             f"{explains[:1].upper()}{explains[1:]} ({level(finding.level)} interval): the server learns who holds "
             "which kind of example, but hardly which one."
@@ -145,8 +145,9 @@ def _points(difference: float) -> str:
 def _say_parts(explained: Mapping[str, Any]) -> str:
     parts = [f"{part['part']} {100 * part['value']:.1f}" for part in explained["parts"]]
     compared = (
-        f"On the {explained['n']:,} targets that have counterparts, which are similar examples that nobody trained on, "
-        f"it is {shown(explained['value'])}"
+        f"It is {shown(explained['value'])} on the {explained['n']:,} targets that have counterparts: similar "
+        f"examples that nobody "
+        "trained on"
     )
     return f"{compared}. Its parts in points: {', '.join(parts)}."
 
