@@ -544,7 +544,7 @@ def _why_nothing(clients: Iterable[Client]) -> str:
             "same arrays that returns its own loss"
         )
     return (
-        "there is no training example with a label whose owner is certain: a witness lists only a part of a "
+        "fedattack is not certain of the owner of any training example with a label: a witness lists only a part of a "
         "large client's examples, and for all clients these parts must cover the same range of hashes"
     )
 

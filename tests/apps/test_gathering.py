@@ -404,7 +404,7 @@ SPOILS = {
     "it is a pipe|is a pipe": lambda world: os.mkfifo(file_of(world)),
     "1.npz": lambda world: file_of(world).write_bytes(b"PK\x03\x04 nothing"),
     "holds no witness": lambda world: shutil.rmtree(world.sites[0] / "run-7"),
-    "is no folder": lambda world: shutil.rmtree(world.sites[0]),
+    "is not a folder": lambda world: shutil.rmtree(world.sites[0]),
     "is not there|No such file": lambda world: shutil.rmtree(world.record / "rounds"),
     "is a link that leaves ": lambda world: (world.record / "manifest.sig").symlink_to("/etc/hostname"),
     "no client's training was witnessed": lambda world: change_all(world, lambda _: {"trained": SeenExamples.none()}),

@@ -104,9 +104,9 @@ def _list_strengths(cells: Sequence[Results]) -> str:
 
 def _describe_points(results: Results) -> str:
     text = (
-        "Each point is a run of the same preset with one defence at one strength, or another value of one setting. "
+        "Each point is a run of the same preset with one defence at one strength, or a different value of one setting. "
         "Learning loss is the global model's on held-out examples after the last round; success is what the attacks "
-        "reached in that run, against attackers who do not know of the defence unless they are called adaptive."
+        "reached in that run, against attackers who do not know of the defence, unless they are called adaptive."
     )
     done = list_done(results)
     if done and losses_of(done).count(None) == len(done):

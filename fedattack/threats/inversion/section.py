@@ -43,8 +43,8 @@ def pictures(finding: Finding, slug: str) -> Plot:
         title,
         to_svg(figure, slug, title, described),
         "Above, what a client trained on; below, the server's reconstruction, with its peak signal-to-noise ratio. "
-        f"The first {len(images)} examples that were attacked, not the best. The server does not see the true "
-        "images; the audit knows them.",
+        f"These are the first {len(images)} examples that were attacked, not the best. Only the audit knows the true "
+        "images; the server does not.",
         ["client", "round", "peak signal-to-noise ratio", "structural similarity"],
         rows,
     )

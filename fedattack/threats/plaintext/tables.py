@@ -69,7 +69,7 @@ BESIDE = Table(
         ),
     ),
     title="What clients send in plaintext beside the model",
-    caption="The first run's, and not tested. In names that differ only in running numbers, # stands for these. A "
+    caption="The first run, without a test. In names that differ only in running numbers, # stands for these. A "
     "list with as many numbers as the client has examples holds a value for each. What is the same in all replies of "
     "a client, and differs between clients, tells them apart whenever they take part, whatever hides their models.",
     about="Each name in plaintext of the first run; names that differ only in running numbers are one.",
@@ -114,9 +114,9 @@ CONTENTS = Table(
         Column("how", kind=kinds.TEXT, about="Scaled or in part; empty for as they are."),
     ),
     title="What clients send of their examples",
-    caption="All arrays, lists and families of numbers in replies, held against the examples of each client and "
-    "against statistics of these, to the last digits. It is certain where no accident, and no example of others, would "
-    "give the same.",
+    caption="All arrays, lists and families of numbers in replies, compared with the examples of each client and "
+    "with statistics of these, to the last digits. A match is certain if no accident, and no example of others, "
+    "would give the same.",
     file="one row for each name under which something of a client's own examples appears",
     most=200,
     over_runs=True,
@@ -158,9 +158,9 @@ VALUE_LISTS = Table(
         Column("why", kind=kinds.TEXT, about="Why nothing was found; empty where something was."),
     ),
     title="Values of single examples that clients send",
-    caption="Lists, arrays and single numbers beside the model, held against what known examples give under the models "
-    "that clients sent and were sent: losses, predictions, and what layers give. It is certain where no accident, and "
-    "no other known example, would give the same.",
+    caption="Lists, arrays and single numbers beside the model, compared with what known examples give under the "
+    "models that clients sent and received: losses, predictions, and outputs of layers. A match is certain if no "
+    "accident, and no other known example, would give the same.",
     file="one row for each name under which values of single examples may appear",
     most=200,
     over_runs=True,
@@ -186,7 +186,7 @@ GROUPS = Table(
         Column("certain", "certain", kinds.YES_OR_NO, about="Whether no accident makes so many numbers add up."),
     ),
     title="Sizes of groups that clients send",
-    caption="Lists of whole numbers that add up to how many examples the client has, in each of its replies. What is "
+    caption="Lists of whole numbers that add up to the client's number of examples in each of its replies. What is "
     "sent with the size of a small group, such as a mean, is about few examples; the mean of one is that example.",
     file="one row for each name under which sizes of groups appear",
     most=200,
@@ -218,8 +218,8 @@ VECTORS = Table(
         ),
     ),
     title="Which of these numbers are training examples",
-    caption="Lists and families of numbers that are as long as an example. Each is compared with all known examples, "
-    "whatever its scale and offset. It is one if it equals the example but for these and for rounding.",
+    caption="Lists and families of numbers that are as long as an example. Each is compared with all known examples; "
+    "scale and offset do not matter. It is an example if it is equal to one except for these and for rounding.",
     over_runs=True,
     about="By name, the vectors that are as long as an example, over all runs.",
 )

@@ -23,7 +23,7 @@ CLIENTS = Table(
     ),
     title="What was found for each client",
     caption="At most 20 clients of the first run. ROUGE-1 and ROUGE-2 are F1 scores of tokens and of neighbouring "
-    "pairs. The last column says how much of the layers' input space the gradient spans: near the whole, it tells "
+    "pairs. The last column says how much of the layers' input space the gradient spans: near the whole, it reveals "
     "nothing.",
     most=20,
     file="one row for each client",

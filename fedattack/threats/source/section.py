@@ -19,8 +19,8 @@ _SMALL, _SMALL_SHARE = 0.05, 0.25
 def _targets(finding: Finding) -> PageTable:
     return PageTable(
         "Targets",
-        "Those that one client holds are the main measure, those that nobody holds its null run; those that several "
-        "hold are judged separately. No answer about a client that was never seen can be right or wrong.",
+        "Targets of one client are the main measure, and targets of nobody its null run; those of several clients "
+        "are judged separately. No answer about a client that was never seen can be right or wrong.",
         ["examples that", "targets"],
         [[kind, f"{count:,}"] for kind, count in finding.series["targets"].items()],
     )
@@ -32,10 +32,10 @@ def _show_explanation(finding: Finding) -> PageTable:
     rows.append(["together", f"{100 * explained['value']:.1f}"])
     return PageTable(
         "What the success is made of",
-        "In percentage points; each part is what it adds to the one before. Labels: examples of the same label that "
+        "In percentage points; each part shows what it adds to the one before. Labels: examples of the same label that "
         "nobody "
         "holds. Site: examples of the same client on which it did not train; without such examples, site and examples "
-        f"cannot be told apart. From the {explained['n']:,} targets that have all these counterparts.",
+        f"cannot be told apart. Computed on the {explained['n']:,} targets that have all these counterparts.",
         ["part", "points"],
         rows,
     )
