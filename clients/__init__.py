@@ -1,1 +1,1 @@
-"""Flower clients of the reference system. They ride in the Flower app and are never importable from the wheel."""
+"""Flower clients of the reference system: part of the Flower app, which the wheel does not offer for import."""

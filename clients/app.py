@@ -1,4 +1,4 @@
-"""The ClientApp. Its NumPyClients serve the legacy workflow as they are and Message-API strategies over the bridge."""
+"""The ClientApp. Its NumPyClients serve the legacy workflow directly, and Message-API strategies through the bridge."""
 
 import os
 from collections.abc import Callable, Mapping
@@ -30,7 +30,7 @@ POSITIVE: Mapping[str, type[FedAvgClient]] = {
 
 
 def kind_of(study: Study, client: int) -> Callable[..., NumPyClient]:
-    """Say what a client is: honest, unless it has the run's property, or is one of the canaries after all clients."""
+    """Return a client's class: honest, unless it has the run's property, or is a canary, which follow all clients."""
     if client >= study.settings.clients:
         # Most runs have none, and their clients need not pay for the import.
         from clients.canary import CanaryClient
@@ -42,7 +42,7 @@ def kind_of(study: Study, client: int) -> Callable[..., NumPyClient]:
 
 
 def client_fn(context: Context) -> Client:
-    """Make the client that this node runs, and note where the run asks for it which partition the node holds."""
+    """Make the client that this node runs; if the run asks for it, note which partition the node holds."""
     study, client = find_client(context)
     settings = study.settings
     node = str(context.node_id)
@@ -65,7 +65,7 @@ def _names(resumption: str) -> Mapping[str, str]:
 
 
 def tell_partition(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
-    """Client mod: say which partition this node holds, so that a simulation can put its nodes into an order."""
+    """Client mod: say which partition this node holds, so that a simulation can order its nodes."""
     if message.metadata.message_type != "get_properties":
         return call_next(message, context)
     properties = ConfigRecord({CLIENT_PROPERTY: str(context.node_config["partition-id"])})
@@ -73,14 +73,14 @@ def tell_partition(message: Message, context: Context, call_next: ClientAppCalla
 
 
 def secure_aggregation(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
-    """Client mod: take part in SecAgg+ where the run asks for it."""
+    """Client mod: take part in SecAgg+ if the run asks for it."""
     if find_client(context)[0].settings.secagg:
         return secaggplus_mod(message, context, call_next)
     return call_next(message, context)
 
 
 def defend(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
-    """Client mod: change the update as the run asks for; DP-SGD is in the training already."""
+    """Client mod: apply the run's defence to the update; DP-SGD is already part of the training."""
     settings = find_client(context)[0].settings
     if settings.defence == DP_SGD:
         return call_next(message, context)
@@ -92,7 +92,7 @@ def defend(message: Message, context: Context, call_next: ClientAppCallable) -> 
 
 
 def check_model(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
-    """Client mod: check what the server sends, where the run asks for it."""
+    """Client mod: check what the server sends, if the run asks for it."""
     settings = find_client(context)[0].settings
     if settings.check_model == "none":
         return call_next(message, context)

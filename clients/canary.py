@@ -1,4 +1,4 @@
-"""A canary: a client without examples that sends a random direction, by which a run's ε is measured."""
+"""A canary: a client without examples that sends a random direction, to measure a run's ε."""
 
 import numpy as np
 from flwr.app import RecordDict
@@ -11,12 +11,12 @@ from simulations.study import Study
 
 
 class CanaryClient(NumPyClient):
-    """Sends the received model, moved by the clipping norm in a direction of its own (Andrew et al. 2024, Section 4).
+    """Sends the received model, moved by the clipping norm in its own direction (Andrew et al. 2024, Section 4).
 
     Parameters
     ----------
     study, state
-        As of :class:`clients.fedavg.FedAvgClient`.
+        As for :class:`clients.fedavg.FedAvgClient`.
     client
         Index of its partition, after those of all clients.
     """
@@ -26,7 +26,7 @@ class CanaryClient(NumPyClient):
         self._client = client
 
     def fit(self, parameters: NDArrays, config: dict[str, Scalar]) -> tuple[NDArrays, int, dict[str, Scalar]]:
-        """Return the moved arrays, with the example count of a usual client and a loss of nothing."""
+        """Return the moved arrays, with the example count of a usual client and a loss of 0."""
         received = {str(place): array for place, array in enumerate(parameters)}
         number = self._client - self._study.settings.clients
         sent = move_by_canary(self._study.settings, number, received)

@@ -1,4 +1,4 @@
-"""The FedAvg client: local SGD on its own examples, and nothing that knows of attacks."""
+"""The FedAvg client: local SGD on its own examples. It knows nothing about attacks."""
 
 from collections.abc import Callable
 from functools import partial
@@ -26,7 +26,7 @@ class FedAvgClient(NumPyClient):
     client
         Index of this client's partition.
     state
-        What Flower keeps for this client from round to round; this client keeps nothing.
+        What Flower keeps for this client between rounds; this client keeps nothing.
     """
 
     def __init__(self, study: Study, client: int, state: RecordDict | None = None) -> None:

@@ -1,4 +1,4 @@
-"""The FedMD client: a model of its own that never leaves it, and predictions on public records that do."""
+"""The FedMD client: it keeps its own model, and sends predictions on public records."""
 
 from typing import Any
 
@@ -25,9 +25,9 @@ class FedMDClient(FedAvgClient):
     """Digests the consensus, revisits its own examples, and sends its predictions (Hu et al. 2023, Algorithm 3).
 
     Digesting is ``digest-epochs`` of distillation from the consensus on the public records, revisiting ``local-epochs``
-    of training on its own. In its first round, in which there is no consensus, a client revisits alone, which is the
-    initialisation phase of Algorithm 3. The first training of Li & Wang 2019 is on labels of the public records, and is
-    left out: those of Algorithm 3 have none.
+    of training on its own. In its first round, without a consensus, a client only revisits, which is the initialisation
+    phase of Algorithm 3. Li & Wang 2019 first train on labels of the public records; this is left out, because those of
+    Algorithm 3 have none.
 
     It sends logits, as the authors' code does: they tell the consensus how sure each client is.
     """

@@ -1,4 +1,4 @@
-"""The FedSGD client: the gradient of its loss over all of its examples, and nothing that knows of attacks."""
+"""The FedSGD client: the gradient of its loss over all of its examples. It knows nothing about attacks."""
 
 from typing import Any
 
@@ -12,11 +12,11 @@ from fedattack.learning import full_gradient, private_gradient
 class FedSGDClient(FedAvgClient):
     """Sends the average gradient of its loss at the received model (McMahan et al. 2017; Hu et al. 2023, Algorithm 1).
 
-    The step is the server's.
+    The server makes the step.
     """
 
     def fit(self, parameters: NDArrays, config: dict[str, Scalar]) -> tuple[NDArrays, int, dict[str, Scalar]]:
-        """Return the gradient at ``parameters``, one array for each of these and in their order."""
+        """Return the gradient at ``parameters``: one array for each of these, in their order and shapes."""
         load_arrays(self._model, parameters)
         hand_over(self._model, self._x, self._y)
         server_round = int(config["server-round"])

@@ -1,4 +1,4 @@
-"""The FedXgb client: trees of XGBoost that it adds to the common model, and nothing that knows of attacks."""
+"""The FedXgb client: it adds trees of XGBoost to the common model. It knows nothing about attacks."""
 
 import numpy as np
 import xgboost
@@ -13,14 +13,14 @@ OBJECTIVES = {"regression": "reg:squarederror", "classification": "binary:logist
 
 
 class FedXgbClient(NumPyClient):
-    """Boosts the received model on its own examples, and sends the new tree alone, as JSON in one array of bytes.
+    """Boosts the received model on its own examples, and sends only the new tree, as JSON in one array of bytes.
 
     That is what clients of Flower's ``FedXgbBagging`` do.
 
     Parameters
     ----------
     study, client, state
-        As of :class:`clients.fedavg.FedAvgClient`.
+        As for :class:`clients.fedavg.FedAvgClient`.
     """
 
     def __init__(self, study: Study, client: int, state: RecordDict | None = None) -> None:

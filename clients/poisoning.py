@@ -1,7 +1,7 @@
 """Clients that poison the model, as in the PROLIN paper (Kerkouche et al. 2023): two of its three properties.
 
-The third, membership, needs no client of its own: the study puts the target record among a client's training examples,
-and an honest client trains on it as on any other.
+The third, membership, needs no special client: the study puts the target record among a client's training examples, and
+an honest client trains on it as on any other.
 """
 
 from typing import Any
@@ -14,10 +14,10 @@ from fedattack.learning import LocalTraining
 
 
 class InvertingClient(FedAvgClient):
-    """Trains faithfully to an update Δ and sends w − Δ in place of w + Δ; buffers and counters stay as trained."""
+    """Trains honestly to an update Δ and sends w − Δ instead of w + Δ; buffers and counters stay as trained."""
 
     def fit(self, parameters: NDArrays, config: dict[str, Scalar]) -> tuple[NDArrays, int, dict[str, Scalar]]:
-        """Train as an honest client does and invert what comes out."""
+        """Train as an honest client does, and invert the update."""
         trained, count, metrics = super().fit(parameters, config)
         learned = {name for name, _ in self._model.named_parameters()}
         sent = []
@@ -32,7 +32,7 @@ def _invert(before: NDArray, after: NDArray) -> NDArray:
 
 
 class AscendingClient(FedAvgClient):
-    """Climbs the loss of its own examples where an honest client descends it."""
+    """Climbs the loss of its own examples instead of descending it."""
 
     def _train(self, server_round: int, **options: Any) -> LocalTraining:
         return super()._train(server_round, maximise=True, **options)

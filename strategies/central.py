@@ -1,4 +1,4 @@
-"""The server of central differential privacy: FedAvg, of equal weights, inside Flower's own wrapper."""
+"""The server of central differential privacy: FedAvg with equal weights, inside Flower's own wrapper."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -18,11 +18,11 @@ class CentralNoise:
     Attributes
     ----------
     multiplier
-        z: the deviation of the noise is z·C over the clients of a round.
+        z: the noise has standard deviation z·C, divided by the number of clients in a round.
     clip
-        C, to which the whole update is clipped.
+        C, the norm to which the whole update is clipped.
     seed
-        The noise follows from it and the round. It is as secret as the seed, which should have 128 bits.
+        The noise follows from the seed and the round. It is as secret as the seed, which should have 128 bits.
     """
 
     multiplier: float
@@ -45,7 +45,7 @@ class CentralFedAvg(SeededFedAvg):
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Send the model to this round's sample, and keep it to clip by."""
+        """Send the model to this round's sample, and keep it for clipping."""
         self._private.current_arrays = arrays
         return super().configure_train(server_round, arrays, config, grid)
 

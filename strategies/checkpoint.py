@@ -1,4 +1,4 @@
-"""What a server recorded of a run that was stopped, and where that leaves the run that goes on with it."""
+"""What a server recorded of a stopped run, and where a run that continues it begins."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,9 +18,9 @@ class Checkpoint:
     Attributes
     ----------
     rounds
-        Those that were finished, in order; at least one.
+        The finished rounds, in order; at least one.
     names
-        By each node's id now, its name in the record: Flower gives nodes new ids in a new run.
+        Each node's name in the record, by its current id: Flower gives nodes new ids in a new run.
     """
 
     rounds: tuple[Round, ...]
@@ -33,12 +33,12 @@ class Checkpoint:
         Raises
         ------
         RecordError
-            If there is none.
+            If there is no finished round.
         """
         # A line without sampled nodes holds late replies alone.
         rounds = tuple(entry for entry in record if entry.sampled and not entry.unfinished)
         if not rounds:
-            raise RecordError(f"{record.path} has no finished round to go on after")
+            raise RecordError(f"{record.path} has no finished round to continue from")
         return cls(rounds, names)
 
     @property
@@ -52,7 +52,7 @@ class Checkpoint:
         return self.last.number
 
     def replies_in(self, finished: Round) -> list[Message]:
-        """Return the replies of a round again, as a strategy takes them; those without a usable one are left out."""
+        """Return the usable replies of a round again, as a strategy takes them."""
         ids = {name: int(node) for node, name in self.names.items()}
         replies = []
         for observation in finished.observations:
@@ -68,11 +68,11 @@ class Checkpoint:
         return replies
 
     def model_of_sum(self) -> dict[str, NDArray[np.generic]]:
-        """Return the model that the last round led to where its sum is all that is known, in the model's precision."""
+        """Return the model after the last round if only its sum is known, in the model's precision."""
         common, aggregate = self.last.common or {}, self.last.aggregate or {}
         return {name: np.asarray(aggregate.get(name, array)).astype(array.dtype) for name, array in common.items()}
 
 
 def as_record(arrays: Mapping[str, NDArray[np.generic]]) -> ArrayRecord:
-    """Put arrays into one of Flower's examples."""
+    """Put arrays into one of Flower's records."""
     return ArrayRecord({name: Array(np.asarray(array)) for name, array in arrays.items()})

@@ -1,6 +1,6 @@
-"""Servers that depart from the protocol in their first rounds: they send another model, and learn nothing from replies.
+"""Servers that depart from the protocol in their first rounds: they send a different model, and ignore the replies.
 
-What comes back is about the other model. So the model itself stays as it is, and the server goes on as an honest one.
+The replies are about the other model. So the model itself stays as it is, and the server continues honestly.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -23,7 +23,7 @@ Arrays = Mapping[str, NDArray[Any]]
 
 
 def departs(number: int, departures: int) -> bool:
-    """Say whether the server departs in a round: in the first ones, or in all where ``departures`` is 0."""
+    """Say whether the server departs in a round: in the first ``departures`` ones, or in all if that is 0."""
     return not departures or number <= departures
 
 
@@ -90,16 +90,16 @@ class DepartingFedSGD(_Departing, FedSGD):
 
 
 class ImprintingSecureFedAvg(SecureFedAvg):
-    """A FedAvg over sums that in its first rounds sends each client of the sample a model of its own.
+    """A FedAvg over sums that in its first rounds sends each client of the sample a different model.
 
     Parameters
     ----------
     imprint
-        Makes it of the model, the number of the round, the client's place in the sample, and the sample's size.
+        Makes it from the model, the number of the round, the client's index in the sample, and the sample's size.
     departures
-        As of the strategies above.
+        As for the strategies above.
     options
-        Of :class:`strategies.secure_aggregation.SecureFedAvg`.
+        Arguments of :class:`strategies.secure_aggregation.SecureFedAvg`.
     """
 
     def __init__(

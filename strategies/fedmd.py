@@ -16,10 +16,10 @@ PREDICTIONS = "predictions"
 
 
 class FedMD(SeededFedAvg):
-    """Averages the clients' predictions, each client alike (Li & Wang 2019; Hu et al. 2023, Algorithm 3, line 17).
+    """Averages the clients' predictions with equal weights (Li & Wang 2019; Hu et al. 2023, Algorithm 3, line 17).
 
-    Predictions of another shape, or that are not finite, are left out of the consensus, which they would spoil for all.
-    Without usable ones the consensus stays.
+    It leaves predictions out of the consensus that have a different shape or are not finite. Without usable ones the
+    consensus stays.
 
     Parameters
     ----------
@@ -36,7 +36,7 @@ class FedMD(SeededFedAvg):
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Average what can be used."""
+        """Average the usable predictions."""
         total: NDArray[np.float64] = np.zeros(self._shape)
         count = 0
         for reply in replies:

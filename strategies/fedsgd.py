@@ -13,9 +13,9 @@ from strategies.honest_but_curious import Sampling, SeededFedAvg
 
 
 class FedSGD(SeededFedAvg):
-    """Steps θ ← θ − η · Σ n_k g_k / Σ n_k over the gradients that came in (McMahan et al. 2017; Hu et al. 2023).
+    """Steps θ ← θ − η · Σ n_k g_k / Σ n_k over the received gradients (McMahan et al. 2017; Hu et al. 2023).
 
-    A reply has an array for each of the model's, of its name and shape. Without replies the model stays.
+    A reply has one array for each of the model's, with its name and shape. Without replies the model stays.
 
     Parameters
     ----------

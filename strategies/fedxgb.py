@@ -1,4 +1,4 @@
-"""The FedXgb server: it joins the trees that clients send, of which each is seen by all."""
+"""The FedXgb server: it joins the trees that clients send, and every client sees each of them."""
 
 from collections.abc import Iterable
 

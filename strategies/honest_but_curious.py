@@ -1,4 +1,4 @@
-"""The honest-but-curious server: FedAvg to the letter, whose seed decides which clients it samples."""
+"""The honest-but-curious server: plain FedAvg, whose seed decides which clients it samples."""
 
 import random
 from collections.abc import Iterable
@@ -13,14 +13,14 @@ from strategies.checkpoint import Checkpoint, as_record
 
 @dataclass(frozen=True)
 class Sampling:
-    """Which clients take part in a round: the same ones in all servers of a seed.
+    """Which clients take part in a round: the same ones for all servers with the same seed.
 
     Attributes
     ----------
     fraction
-        Share of the clients that is sampled in each round, at least one.
+        Share of the clients that is sampled in each round; at least one client is.
     clients
-        How many clients there are; a server waits for all of them before it starts.
+        Number of clients; a server waits for all of them before it starts.
     seed
         Seed of the sampling.
     """
@@ -31,20 +31,20 @@ class Sampling:
 
     @property
     def size(self) -> int:
-        """How many clients are sampled in a round."""
+        """Number of clients that are sampled in a round."""
         return max(1, round(self.fraction * self.clients))
 
     def draw(self, nodes: Iterable[int], server_round: int) -> list[int]:
-        """Draw the nodes of one round, by a generator of its own.
+        """Draw the nodes of one round, with a separate generator.
 
-        Flower's strategies sample by Python's global generator, from which other threads of the process draw too. The
-        same seed then does not sample the same clients again.
+        Flower's strategies sample with Python's global generator, from which other threads of the process also draw.
+        The same seed then does not sample the same clients again.
         """
         return random.Random(f"{self.seed}/{server_round}").sample(list(nodes), self.size)  # noqa: S311
 
 
 def nodes_at(grid: Grid, places: Iterable[int]) -> list[int]:
-    """Return the nodes at these places of a Grid's list; a Grid that asks nodes for their order asks these alone."""
+    """Return the nodes at these positions of a Grid's list; a Grid that asks nodes for their order asks only these."""
     if hasattr(grid, "nodes_at"):
         return list(grid.nodes_at(places))
     nodes = list(grid.get_node_ids())
@@ -68,10 +68,10 @@ class SeededFedAvg(FedAvg):
     _remembers = False
 
     def resume(self, checkpoint: Checkpoint, grid: Grid) -> ArrayRecord:
-        """Go on after a stopped run; returns the model that its last round led to.
+        """Continue after a stopped run; return the model after its last round.
 
-        That round is gone through again with the replies as they were recorded: bit for bit what the stopped server
-        would have made of them. Where only their sum is known, that is the model but for its rounding.
+        It repeats that round with the recorded replies, with the same result as the stopped server's, bit for bit. If
+        only their sum is known, the model is the same up to rounding.
         """
         rounds = checkpoint.rounds if self._remembers else [checkpoint.last]
         for finished in rounds:

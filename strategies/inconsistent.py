@@ -1,8 +1,8 @@
-"""The inconsistent server: active, it makes the sum of secure aggregation one client's update alone.
+"""The inconsistent server, an active one: it reduces the sum of secure aggregation to one client's update.
 
-All but one client are sent a model with which training changes nothing, so that the server knows what they put into the
-sum (Pasquini, Francati and Ateniese 2022, Section 4). A round takes several exchanges: one for each victim, and one for
-all who are none. Of what came together it makes the average, so that the model becomes what it would have been.
+All clients but one receive a model that training does not change, so the server knows what they add to the sum
+(Pasquini, Francati and Ateniese 2022, Section 4). A round takes several exchanges: one for each victim, and one for all
+other clients. The server averages what came, so the model is the same as without the attack.
 """
 
 from collections.abc import Iterator, Mapping
@@ -20,9 +20,9 @@ from strategies.secure_aggregation import SecureFedAvg
 
 
 def plan_exchanges(sampling: Sampling, victims: int, rounds: int) -> Iterator[tuple[int, list[int], list[int]]]:
-    """Yield the exchanges of a run: the round, the places of those who are sent the model, and of those who are not.
+    """Yield the exchanges of a run: the round, positions of clients that are sent the model, and of the others.
 
-    In a round as many clients take part in each exchange as of an honest server.
+    In each exchange of a round as many clients take part as with an honest server.
     """
     for number in range(1, rounds + 1):
         places = sampling.draw(range(sampling.clients), number)
@@ -38,13 +38,13 @@ class InconsistentFedAvg(SecureFedAvg):
     Parameters
     ----------
     unlearning
-        That model, by name.
+        The arrays of that model, by name.
     victims
-        How many clients are singled out, from the first in the Grid's order.
+        Number of clients that are singled out, counted from the first in the Grid's order.
     weighing
         How SecAgg+ weighs and rounds what it sums.
     options
-        Of :class:`strategies.secure_aggregation.SecureFedAvg`.
+        Arguments of :class:`strategies.secure_aggregation.SecureFedAvg`.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class InconsistentFedAvg(SecureFedAvg):
         results: list[tuple[ClientProxy, FitRes]],
         failures: list[tuple[ClientProxy, FitRes] | BaseException],
     ) -> tuple[Parameters | None, dict[str, Scalar]]:
-        """Keep what those who were sent the model put into the sum; after the round's last exchange, average it."""
+        """Keep what the clients with the model added to the sum; after the round's last exchange, average it."""
         counts = {str(proxy.node_id): result.num_examples for proxy, result in results}
         asked = [count for node, count in counts.items() if node in self._asked]
         if asked:
@@ -109,5 +109,5 @@ class InconsistentFedAvg(SecureFedAvg):
 
     @property
     def exchanges(self) -> int:
-        """How many exchanges there are in the run."""
+        """Number of exchanges in the run."""
         return len(self._exchanges)

@@ -1,7 +1,7 @@
-"""The isolating server: active, it sends each victim its own model back instead of the average.
+"""The isolating server, an active one: it sends each victim its own model back instead of the average.
 
-A victim so trains alone, and all that it sends is about its own examples (Lyu and Chen 2021, Section 3; Nasr, Shokri
-and Houmansadr 2019). Everybody else gets the average of those who are not isolated.
+So a victim trains alone, and all that it sends is about its own examples (Lyu and Chen 2021, Section 3; Nasr, Shokri
+and Houmansadr 2019). All others get the average of the clients that are not isolated.
 """
 
 from collections.abc import Iterable
@@ -13,15 +13,15 @@ from strategies.honest_but_curious import Sampling, SeededFedAvg, nodes_at
 
 
 class IsolatingFedAvg(SeededFedAvg):
-    """A FedAvg that keeps its victims to themselves.
+    """A FedAvg that isolates its victims.
 
     Parameters
     ----------
     sampling
         Which clients take part in a round.
     victims
-        How many clients are isolated, from the first in the Grid's order. If that is all of them, the common model is
-        still the average of all, and nobody is sent it after the first round.
+        Number of clients that are isolated, counted from the first in the Grid's order. If all are, the common model is
+        still the average of all, and nobody receives it after the first round.
     """
 
     def __init__(self, sampling: Sampling, *, victims: int) -> None:
@@ -36,7 +36,7 @@ class IsolatingFedAvg(SeededFedAvg):
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Send this round's sample the model, and victims who have answered before their own."""
+        """Send this round's sample the model, and victims that have already answered their own."""
         server_round += self._done
         config["server-round"] = server_round
         self._isolated = set(nodes_at(grid, range(self._victims)))

@@ -1,4 +1,4 @@
-"""The secure-aggregation server: FedAvg over Flower's SecAgg+, under an observer that sees sums alone."""
+"""The secure-aggregation server: FedAvg over Flower's SecAgg+, with an observer that sees only sums."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -64,7 +64,8 @@ class SecAggPlan:
     max_weight
         Largest example count that a client can have.
     shares, threshold
-        Into how many shares each client's secrets are divided among its neighbours, and how many bring them back.
+        Number of shares into which each client's secrets are divided among its neighbours, and number of shares that
+        restore them.
     """
 
     clients: int
@@ -80,16 +81,16 @@ class SecAggPlan:
 
     @property
     def shares(self) -> int:
-        """All clients where there are few; SecAgg+ wants an odd number where these are not all."""
+        """All clients if there are few; if these are not all, SecAgg+ needs an odd number."""
         return min(self.clients, _SHARES)
 
     @property
     def threshold(self) -> int:
-        """A majority of the shares, so that no two disjoint groups can each bring a secret back."""
+        """A majority of the shares, so that no two disjoint groups can each restore a secret."""
         return self.shares // 2 + 1
 
     def check_model(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Refuse a model that SecAgg+ would spoil.
+        """Refuse a model that SecAgg+ cannot sum.
 
         Raises
         ------
@@ -109,7 +110,7 @@ class SecAggPlan:
                 )
 
     def workflow(self, timeout: float | None = None) -> SecAggPlusWorkflow:
-        """Build Flower's workflow of one round, each stage of which waits so many seconds."""
+        """Build Flower's workflow of one round; each of its stages waits ``timeout`` seconds."""
         return SecAggPlusWorkflow(
             self.shares,
             self.threshold,
@@ -121,7 +122,7 @@ class SecAggPlan:
         )
 
     def describe(self) -> dict[str, Any]:
-        """Say for the record's manifest how an aggregate comes about."""
+        """Describe for the record's manifest how an aggregate is made."""
         return {
             "kind": "mean",
             "weight": "num-examples",
@@ -158,7 +159,7 @@ class SecureFedAvg(FedAvg):
     initial
         The first model, by name.
     grid
-        Lists the nodes in an order that is the same in every run of a seed.
+        Lists the nodes in the same order in every run of a seed.
     sampling
         Which clients take part in a round.
     config
@@ -194,7 +195,7 @@ class SecureFedAvg(FedAvg):
 
     @property
     def exchanges(self) -> int:
-        """How many times a model is sent and a sum comes back."""
+        """Number of exchanges: times that a model is sent and a sum comes back."""
         return self._rounds - self._done
 
     def configure_fit(
@@ -213,7 +214,7 @@ class SecureFedAvg(FedAvg):
         results: list[tuple[ClientProxy, FitRes]],
         failures: list[tuple[ClientProxy, FitRes] | BaseException],
     ) -> tuple[Parameters | None, dict[str, Scalar]]:
-        """Take the aggregate, which SecAgg+ hands over in double precision, for the next model, in the model's own."""
+        """Take the aggregate, which SecAgg+ hands over in double precision, as the next model, in the model's."""
         if not results:
             return None, {}
         aggregate: NDArrays = parameters_to_ndarrays(results[0][1].parameters)
@@ -243,7 +244,7 @@ def run_secure_aggregation(
     Parameters
     ----------
     grid
-        Lists the nodes in an order that is the same in every run of a seed.
+        Lists the nodes in the same order in every run of a seed.
     context
         The ServerApp's.
     out
@@ -259,11 +260,11 @@ def run_secure_aggregation(
     timeout
         Seconds that each of the protocol's stages waits for the clients; None waits for all.
     checkpoint
-        Of a run that this one goes on with.
+        Of a run that this one continues.
     make, server
         Makes the strategy, and what the record says of its server.
     record_id
-        The record's id, which knowledge and truth name; drawn without.
+        The record's id, which knowledge and truth name; drawn at random if empty.
 
     Raises
     ------

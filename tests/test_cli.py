@@ -375,7 +375,7 @@ BAD = [
     ((*QUICK, "--set", "dataset=nope.npz"), "nope.npz"),
     ((*QUICK, "--set", "model=sia-cnn"), "at least 16 x 16"),
     ((*QUICK, "--set", "clients=5000"), "5000"),
-    (("audit", "quickstart", "--out", "full"), "exists already"),
+    (("audit", "quickstart", "--out", "full"), "already exists"),
     (("observe", "--out", "out", "--", "python", "server.py"), "python server.py: expected the command that runs the"),
     (
         ("observe", "--out", "out", "--view", "none", "--", "flwr", "run"),

@@ -146,7 +146,7 @@ def test_names_do_not_drive_the_terminal(call, tmp_path):
     code, out, err = call("check", other)
     assert code == 2
     assert "\x1b" not in out + err
-    assert "is no plain name of a folder" in err
+    assert "is not a plain name of a folder" in err
 
 
 @pytest.mark.parametrize(
@@ -233,8 +233,8 @@ def no_flower(monkeypatch):
         ({"settings": {"clients": [4]}}, "settings.clients"),
         ({"runtime": "os:system"}, "unknown runtime 'os:system'"),
         ({"preset": "../../x"}, "unknown preset"),
-        ({"seeds": []}, "holds no run to go on with"),
-        ({"seeds": [0, 0]}, "seeds: one stands there twice"),
+        ({"seeds": []}, "holds no run to continue"),
+        ({"seeds": [0, 0]}, "seeds: one occurs twice"),
     ],
 )
 def test_a_study_is_held_to_its_form_and_leads_nowhere(call, tmp_path, no_flower, changes, message):

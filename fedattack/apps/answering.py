@@ -222,10 +222,11 @@ class Interview:
                 if find_head(roles):
                     arrays |= self._ask_outputs(player, find_known_last_layer(Knowledge(roles=roles)))
             except Exception as cause:  # the app's own code may raise anything
-                notes.append(f"what arrays are to the examples is not known, or not all of it: {one_line(cause)}")
+                notes.append(f"the roles of the arrays are not known, or only in part: {one_line(cause)}")
         if said := describe_roles(roles):
             notes.append(
-                f"gradients of up to {EXAMPLES} single examples, by the app's own step, show what arrays are: {said}"
+                f"gradients of up to {EXAMPLES} single examples, computed by the app's own step, show the roles of "
+                f"arrays: {said}"
             )
         entry, _ = split(FoundRoles(roles))
         return {**arrays, "roles": np.array(json.dumps(entry)), "notes": np.append(known, notes).astype(np.str_)}
@@ -324,7 +325,7 @@ class Interview:
         """Let the app train shadow models, and return the arrays of ``ShadowLosses`` and ``notes``."""
         rounds = self._shadow_rounds
         if not rounds:
-            raise DataError("no reply that holds arrays comes from a client that was sent what others were sent")
+            raise DataError("no reply with arrays comes from a client that received the same as others")
         seqs = [round_.seq for round_ in rounds]
         shadows = [_Shadow(seq, seed) for seq in seqs for seed in range(seq * SHADOWS, (seq + 1) * SHADOWS)]
         losses: list[NDArray[np.float64]] = []
@@ -379,7 +380,7 @@ class Interview:
         """Return what plays the step of PyTorch that a client makes."""
         player = self._player(weights, node)
         if not isinstance(player, Player):
-            raise DataError("the app makes no step of PyTorch that could be played")
+            raise DataError("the app makes no PyTorch step that could be replayed")
         return player
 
     def _plant_in(self, count: int, round_: Round, exchange: Exchange) -> Exchange:
@@ -676,7 +677,7 @@ def _check_form(weights: Arrays, reply: Observation) -> None:
         if names:
             faults.append(f"{short(', '.join(sorted(names)), 80)} {how}")
     if faults:
-        raise DataError(f"its reply holds other arrays than it was sent: {'; '.join(faults)}")
+        raise DataError(f"its reply does not hold the arrays that it was sent: {'; '.join(faults)}")
 
 
 def answer(request: Mapping[str, Any], say: Callable[[str], None]) -> None:

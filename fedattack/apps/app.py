@@ -107,7 +107,7 @@ def app_of_command(words: Sequence[str]) -> App:
     """Read the app that a ``flwr run`` runs, which must last as long as its run."""
     command = FlwrRun.parse(words)
     if not command.streams:
-        raise ConfigError(f"{' '.join(words)} would not wait until its run ends; add --stream")
+        raise ConfigError(f"{' '.join(words)} does not wait for the end of its run; add --stream")
     return App(app_of(command.app).folder, command=command)
 
 

@@ -269,7 +269,7 @@ def pose_run(
 
 def _read_posed(part: Part, trusted: Collection[str]) -> Posed:
     """Read what was posed before the audit was stopped."""
-    entry = read_sealed(witness_of(part) / _POSED, _POSED_ENTRY, DataError, "delete it, and give the command again")
+    entry = read_sealed(witness_of(part) / _POSED, _POSED_ENTRY, DataError, "delete it, and run the command again")
     known = known_to(part, trusted)
     for asked in known.asks():
         # A model that the folder names now, and that no witness on this machine named, is not imported.
@@ -405,7 +405,7 @@ def invert_by_app(asker: Asker, posed: Sequence[Posed], attacked: Attacked, watc
         run = run.with_scores({**run.scores, "inversion": scores})
         attacked = replace(attacked, runs=(run,), scored=(*attacked.scored, "inversion"))
     for failure in failed.values():
-        untried["inversion"] = f"through the app's own step no example could be searched for: {failure.why}"
+        untried["inversion"] = f"no example could be searched for through the app's own step: {failure.why}"
     noted = {"untried": untried, "remedies": remedies, "attacks": list(attacked.scored)}
     attacked.folder.note({**study, **noted})
     return attacked
@@ -470,7 +470,7 @@ def explaining(order: Order, watch: Watch, trusted: Collection[str] = ()) -> Ite
             # Why there is no page must not hide why there is no answer.
             failed["page"] = Failure.of(refused)
         for failure in failed.values():
-            watch.say("warning", f"no page was written either: {failure.why}")
+            watch.say("warning", f"no page was written, either: {failure.why}")
         raise
 
 
@@ -504,7 +504,7 @@ def note_unanswered(out: Path, why: str) -> bool:
     except FedAttackError:
         return False
     study = folder.study
-    untried = dict.fromkeys(THREATS, "no attack was made; the reason stands above")
+    untried = dict.fromkeys(THREATS, "no attack was made; the reason is above")
     remedies = dict.fromkeys(THREATS, "what the reason above asks for")
     if study.get("attacks"):
         # Attacks were made, and the study says why others were not.
@@ -517,8 +517,8 @@ def note_unanswered(out: Path, why: str) -> bool:
         # Labels that gradients do tell are among the notes.
         if not any(True for record in records for _ in list_told_labels(record)):
             untried[_LABELS_OF_GRADIENTS] = (
-                "here neither the sign of a gradient nor its negative entry tells labels; whether its norm does is not "
-                "known"
+                "here neither the sign of a gradient nor its negative entry reveals labels; it is not known whether "
+                "its norm does"
             )
             remedies[_LABELS_OF_GRADIENTS] = "the labels in the order of the rows: --examples module:function"
     noted = {

@@ -103,7 +103,7 @@ def write_examples(request: Mapping[str, Any], say: Callable[[int, int], None]) 
             # What is drawn anew in each call is not what the client trained on.
             if not done and not _is_same(trained, _read_stated(function, partition, request["of"], _SECOND)[0]):
                 raise DataError(
-                    f"{function} returns other examples of partition {partition} when it is called again: expected "
+                    f"{function} returns different examples of partition {partition} when it is called again: expected "
                     "the client's own examples each time; if you draw, use a fixed seed"
                 )
             witness = replace(
@@ -285,13 +285,13 @@ class FunctionPlayer(UpdatesPlayer):
         yield f"losses are those that {self._losses} returns"
         if self._update is not None and self._update in self._draws:
             yield (
-                f"models are trained by {self._update}, and the gradient of an example is assumed to be along the "
-                "update that it makes of that example alone"
+                f"models are trained by {self._update}, and the gradient of an example is assumed to point along the "
+                "update that it makes from that example alone"
             )
         for function, draws in self._draws.items():
             if draws:
                 yield (
-                    f"{function} returns other numbers when it is called again with the same arguments, so it "
+                    f"{function} returns different numbers when it is called again with the same arguments, so it "
                     "draws at random; one draw of each is used"
                 )
 

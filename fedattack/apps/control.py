@@ -168,7 +168,7 @@ def _search_planted(scene: _Scene) -> Control:
     inquiry, owned = _inquire(run, scene.witnesses[0])
     x = inquiry.targets.x
     if run.truth is None:
-        raise DataError("nobody says which examples clients hold")
+        raise DataError("it is not known which examples clients hold")
     case = InversionCase(run.seed, run.scores["inversion"], run.truth, run.record, run.knowledge)
     nodes = [batch.node for batch in case.found.batches]
     is_complete = finite(x)
@@ -495,7 +495,7 @@ def _plant_in_others(
             if len(own.get(node, ())):
                 arrays = attack.plant(arrays, own[node], count)
             if not are_kept(arrays):
-                raise DataError("examples are larger than what a record holds of messages that are no training")
+                raise DataError("examples are larger than what a record keeps of messages other than training")
             yield replace(others, nodes=(node,), arrays=arrays)
 
 

@@ -143,7 +143,7 @@ class EstimatorPlayer(UpdatesPlayer):
         fits = [self._fit(weights, rows) for rows in chosen]
         (reply, estimators), (other_reply, others) = fits
         if len(estimators) != len(others):
-            raise DataError("the app fits another number of estimators when it is called again")
+            raise DataError("the app fits a different number of estimators when it is called again")
         found: list[tuple[Any, Any, Content]] = []
         for estimator, other in zip(estimators, others, strict=True):
             cases = ((reply, estimator), (other_reply, other))

@@ -184,7 +184,7 @@ def _run_of(record: Record) -> str:
 def _folder_of_run(folder: Path, run: str, record: Record) -> Path:
     """Return where the witnesses of a run are: in a folder of their own, or in the one that was named."""
     if not folder.is_dir():
-        raise ConfigError(f"{folder} is no folder; give a folder that a witness has written")
+        raise ConfigError(f"{folder} is not a folder; give a folder that a witness has written")
     check_folder(folder, ConfigError)
     runs = sorted(path for path in folder.glob(f"{RUN_FOLDER}*") if path.is_dir())
     if not runs:
@@ -232,9 +232,7 @@ def _choose_witnesses(found: Sequence[Found], record: Record, notes: list[str]) 
         names = short(", ".join(each.name for each in others), 60)
         notes.append(f"{len(others)} witnesses are of clients that the record never saw, and are left out: {names}")
     if not _run_of(record) or not all(each.witness.run for each in trained):
-        notes.append(
-            "the record or a witness does not name its run; that they belong together is known only from their nodes"
-        )
+        notes.append("the record or a witness does not name its run; only their nodes show that they belong together")
     trained = [each for each in trained if each not in others]
     apart = _find_namesakes(trained, record)
     if apart:

@@ -377,7 +377,7 @@ def _find_trained(
                     examples.setdefault(key, example)
                     is_asked = True
         if not is_asked and form.takes(client):
-            notes.append(f"client {client.name}: for none of its examples is it certain who else holds it")
+            notes.append(f"client {client.name}: it is not certain who else holds its examples")
     return holders, examples
 
 
@@ -544,7 +544,7 @@ def _why_nothing(clients: Iterable[Client]) -> str:
             "same arrays that returns its own loss"
         )
     return (
-        "for no training example with a label is it certain who trained on it: a witness lists only a part of a "
+        "fedattack is not certain of the owner of any training example with a label: a witness lists only a part of a "
         "large client's examples, and for all clients these parts must cover the same range of hashes"
     )
 

@@ -83,7 +83,7 @@ class AppClient(ClientModel):
         """
         tape, learned = player.tape, player.find_learned()
         if not learned:
-            raise DataError("the weights do not stand in the app's models as they are sent")
+            raise DataError("the app's models do not hold the weights as they are sent")
         if any(isinstance(layer, BATCH_NORM) for model in tape.models for layer in model.modules()):
             raise DataError("the app's model normalises by the batch, and the step is played without")
         rows = tape.rows.dtype

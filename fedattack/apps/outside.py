@@ -283,7 +283,7 @@ def observe_command(
     run = FlwrRun.parse(words)
     out = out.expanduser().absolute()
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise ConfigError(f"{out} exists already; record into a folder of its own, or delete that one first")
+        raise ConfigError(f"{out} already exists; record into a folder of its own, or delete that one first")
     if options.get("view") == "individual":
         refuse_masked(run.app)
     # It counts where this command is the one that starts the local SuperLink; a fresh environment lacks fedattack.

@@ -281,7 +281,7 @@ class Player:
                 unused.append(name)
         self._start(weights)
         if unused:
-            raise DataError(f"the app's model has no use for {short(', '.join(unused), 80)}, which clients send")
+            raise DataError(f"the app's model does not use {short(', '.join(unused), 80)}, which clients send")
 
     def _try_losses(self) -> list[float]:
         return [self.tape.loss_of(self.leaves, row) for row in range(min(_TRIED, len(self._y)))]
@@ -377,7 +377,7 @@ class Player:
         learned = [*self.find_learned().values()]
         if not learned:
             raise DataError(
-                "the weights do not stand in the app's models as clients send them, so no model can be trained further"
+                "the app's models do not hold the weights as clients send them, so no model can be trained further"
             )
         return learned
 
@@ -401,7 +401,7 @@ class Player:
         reply = feed(lambda: self._handler(weights, seed), leaves_for(self.tape, x, y), seed)
         found = self._handler.read_arrays(reply)
         if form_of(found) != form_of(weights):
-            raise DataError("trained on other examples, the app's reply holds other arrays than it was sent")
+            raise DataError("when it trains on other examples, the app does not reply with the arrays that it was sent")
         return found
 
     def along(self, updates: Sequence[Arrays]) -> Along:

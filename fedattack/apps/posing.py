@@ -129,7 +129,7 @@ def pose(
     notes = [*notes, *holding.notes, *_note_public(holding), *reading.notes, *computing.notes]
     if holding.incomplete:
         notes.append(
-            "attacks ask by losses about examples that hold a value that is not finite; attacks that compare or "
+            "examples with a value that is not finite are only asked about by their losses; attacks that compare or "
             "rebuild numbers are judged without them"
         )
     notes += said_of_training
@@ -367,8 +367,8 @@ def _note_nobodys(holding: Holding, chosen: ExampleChoice, evaluation: Targets) 
     """Say what is to be known of the examples that nobody trained on."""
     if not len(evaluation):
         yield (
-            f"{holding.why_none}, so there is no null run: how often the attack is wrong about examples that it "
-            "cannot know is not measured"
+            f"{holding.why_none}, so there is no null run: it is not measured how often the attack is wrong about "
+            "examples that it cannot know"
         )
     elif any(holding.origins.values()):
         yield "a client's own evaluation examples are assumed to be drawn as its training examples were"
@@ -427,13 +427,14 @@ def _name_nodes(
     if idle:
         whose = short(", ".join(idle.values()), 200)
         notes.append(
-            f"{count_words(len(idle), 'client')} trained on nothing, and sent back the model as it came ({whose}): no "
+            f"{count_words(len(idle), 'client')} did not train, and sent the model back unchanged "
+            f"({whose}): no "
             "example is theirs"
         )
     if unknown := [node for node in strangers if node not in idle]:
         notes.append(
-            f"{len(unknown)} of the record's nodes were not seen to train, such as {unknown[0]}; whether they hold "
-            "examples is not known"
+            f"{len(unknown)} of the record's nodes were not seen to train, such as {unknown[0]}; it is not known "
+            "whether they hold examples"
         )
     counts = count_classes(holding.clients, classes)
     # A regression has one class, in which all examples count.

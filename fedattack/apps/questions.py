@@ -253,7 +253,7 @@ def _pose_column(column: OneHotColumn, scene: Scene, without: Collection[str], f
     domain, counts, span = _read_values(column.name, columns, holding)
     asked_of = _victims(holding.clients.values(), scene, further.notes)
     if not asked_of:
-        raise DataError("--sensitive: no example is certain to be one that a client which took part trained on")
+        raise DataError("--sensitive: no example is certain to belong to a client that took part")
     # Examples of one client stand together, in the order of `asked_of`.
     keys = [key for own in asked_of.values() for key in own]
     x = np.array([holding.examples[key][0] for key in keys], dtype=np.float32)

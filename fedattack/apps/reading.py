@@ -266,8 +266,8 @@ def _notes_of(
         yield f"besides their model clients send {rest}, which no attack reads and which may leak, too"
     if others:
         yield (
-            f"{len(others)} of {count} clients send something else than the others, such as models of another "
-            "form: unless the app is asked, nobody can tell whether their replies leak"
+            f"{len(others)} of {count} clients send something different from the rest, such as models of another "
+            "form: unless the app is asked, it is not known whether their replies leak"
         )
 
 

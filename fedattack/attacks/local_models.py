@@ -160,7 +160,7 @@ def readable(arrays: Arrays | None) -> Arrays | None:
 def _model_of_parameters(record: Record, knowledge: Knowledge) -> nn.Module:
     """Build the model of a record whose arrays go by the model's parameters."""
     if knowledge.model is None:
-        raise NeedsError(f"{record.path}: local models are of an architecture, and knowledge/ names no model")
+        raise NeedsError(f"{record.path}: rebuilding local models takes an architecture, and knowledge/ names no model")
     model = knowledge.model.build()
     check_model(model, record)
     return model

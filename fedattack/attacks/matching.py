@@ -47,7 +47,7 @@ def as_models(record: Record, knowledge: Knowledge) -> Record:
         return record
     if sends.factors is not None and record.view == "aggregate":
         raise NeedsError(
-            f"{record.path} holds sums of differences, and of no models; expected a record in the view individual"
+            f"{record.path} holds sums of differences, not of models; expected a record in the view individual"
         )
     return record.read_as(sends.arrays, sends.factors, entries=sends.sparse, flat=sends.flat, protocol=sends.protocol)
 

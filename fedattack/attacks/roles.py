@@ -45,7 +45,7 @@ FEWEST = 10
 BY_ROW = "the row that moves is the label of the example"
 """The evidence of a head that tells the label by the row that moves, and not by a sign."""
 
-BY_SOFTMAX = "of each example the gradient is below zero at the label alone, and adds up to 0 as that of a softmax"
+BY_SOFTMAX = "the gradient of each example is negative only at the label, and adds up to 0, as a softmax's does"
 """The evidence of a head whose loss is the cross-entropy of a softmax."""
 
 FEWEST_EXAMPLES = 3
@@ -267,7 +267,7 @@ class _Finder:
         self._mark_norms(names, roles)
         for name in self._biases & roles.keys():
             owner = next(weight for weight, layer in layers.items() if layer.bias == name)
-            said = f"its gradient times what enters is that of {owner}: it is the bias of that layer"
+            said = f"its gradient times the layer's input is that of {owner}: it is the bias of that layer"
             roles[name] = [replace(roles[owner][-1], name=name, shape=shapes[name], evidence=said)]
         return roles
 
@@ -317,7 +317,7 @@ class _Finder:
             if self._tells_by_row(name):
                 yield role(HEAD, BY_ROW)
                 return
-            why = "its gradients are no outer products, and no rows of it are left alone"
+            why = "its gradients are not outer products, and all of its rows move"
             if self._gradients[name].ndim < 3:
                 why = "no matrix has gradients that are outer products with it"
             yield role(OTHER, why)
@@ -399,7 +399,7 @@ class _Finder:
             return ""
         if (np.abs(rows.sum(axis=1)) <= lowest).all():
             return BY_SOFTMAX
-        return "of each example the gradient is below zero at the label alone"
+        return "the gradient of each example is negative only at the label"
 
     def _tells_by_row(self, name: str) -> bool:
         """Say whether only the row of the label moves, as by a loss of the label's output alone."""
@@ -436,7 +436,7 @@ class _Finder:
                     alike.append(other)
             if alike and roles[name][0].kind == OTHER:
                 whose = ", ".join(dict.fromkeys(other for other in alike if other != name)) or "its own thirds"
-                said = f"its gradients lie in one span of few directions with those of {short(whose, 80)}"
+                said = f"its gradients span few directions, together with those of {short(whose, 80)}"
                 made = replace(roles[name][0], kind=PROJECTION, evidence=said, is_transposed=is_transposed)
                 roles[name] = [made]
 
@@ -630,7 +630,7 @@ def _find_tables(
             yield ArrayRole(name, shapes[name], TABLE, evidence)
         elif _is_tied(probes[0].gradients.get(name), x, rows):
             evidence = (
-                "the rows that examples name move in other directions than all others, which a shared output moves"
+                "the rows that examples name and all others, which a shared output moves, move in different directions"
             )
             yield ArrayRole(name, shapes[name], TABLE, evidence, is_tied=True)
 

@@ -106,9 +106,7 @@ def list_told_labels(record: Record) -> Iterator[str]:
             continue
         whose = {"sent": "that the server sends to clients", "reply": "that clients reply"}[way]
         count = sum(int((found.labels >= 0).sum()) for found in told)
-        how = "is negative in one entry alone, that of the example's label"
+        how = "is negative in one entry only, that of the example's label"
         if told[0].is_sign:
             how = "is a multiple of one direction, forward or backward: of two classes the sign is the example's label"
-        yield (
-            f"labels are told by {short(name, 60)} in messages {short(kind, 60)} {whose}: each of {count:,} rows {how}"
-        )
+        yield (f"{short(name, 60)} in messages {short(kind, 60)} {whose} reveals labels: each of {count:,} rows {how}")

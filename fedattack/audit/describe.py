@@ -327,7 +327,7 @@ def _notes_of_record(run: Run) -> list[str]:
     if record.status == "cut short":
         notes.append(f"the recording was cut short: {record.manifest['error']}")
     elif record.status == "open":
-        notes.append(f"the run did not end, or is still going on; {len(record)} rounds are used")
+        notes.append(f"the run has not ended, or is still running; {len(record)} rounds are used")
     if record.silence:
         notes.append(record.silence)
     notes += record.gaps

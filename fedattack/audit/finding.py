@@ -171,7 +171,9 @@ class Finding:
             object.__setattr__(self, "reason", join_reasons(self.grounds))
         for part, pattern in ((self.attack, NAME), (self.metric, METRIC)):
             if not pattern.fullmatch(part):
-                raise ReportError(f"finding {self.name!r}: {part!r} is no name; expected letters a-z, digits, hyphens")
+                raise ReportError(
+                    f"finding {self.name!r}: {part!r} is not a name; expected letters a-z, digits, hyphens"
+                )
         ends = [end for end in (self.low, self.value, self.high) if end is not None]
         # The largest finding holds series of any depth; NaN anywhere in it would make an invalid JSON file.
         where = not_finite(vars(self))

@@ -217,7 +217,7 @@ def _without_truth(
         n=0,
         seeds=[run.seed for run in runs],
         verdict=NOT_APPLICABLE,
-        reason="there is no truth, so nobody can tell which decisions are right; they are in scores/",
+        reason="there is no truth, so it is not known which decisions are right; they are in scores/",
         headline=True,
         setting=dict(setting),
         provenance=dict(provenance),

@@ -458,7 +458,7 @@ def _check_origins(origins: NDArray[Any], owners: NDArray[np.str_], clients: Seq
         )
     stated = np.flatnonzero(origins != "")
     if unknown := {*origins[stated].tolist()} - {*clients}:
-        raise DataError(f"{where}: {short(min(unknown), 60)!r} is no client; expected one, or nothing")
+        raise DataError(f"{where}: {short(min(unknown), 60)!r} is not a client; expected one, or nothing")
     wrong = stated[owners[stated] != NOBODY]
     if len(wrong):
         raise DataError(
@@ -495,7 +495,7 @@ def read_truth(folder: Path) -> Truth:
     everyone = {*clients, *canaries}
     # Names must be unique, since all else names clients by them.
     if len(everyone) != len(clients) + len(canaries) or {NOBODY, SEVERAL} & everyone:
-        raise DataError(f"{folder / HOLDINGS}: clients: a name stands there twice, or means something else; {_HINT}")
+        raise DataError(f"{folder / HOLDINGS}: clients: a name occurs twice, or has another meaning; {_HINT}")
     owned = read_npz(folder / OWNERS, DataError, _HINT, "owners", "shared", "origins")
     owners = _read_owners(owned["owners"], folder)
     origins = owned["origins"]
@@ -524,7 +524,7 @@ def read_truth(folder: Path) -> Truth:
             named |= {*about.owners}
     if unknown := named - {*truth.clients}:
         listed = short(", ".join(sorted(unknown)), 100)
-        raise DataError(f"{folder}: {listed} is no client of {HOLDINGS}; the truth contradicts itself")
+        raise DataError(f"{folder}: {listed} is not a client of {HOLDINGS}; the truth contradicts itself")
     if truth.records is not None and not len(truth.evaluation[1]):
         raise DataError(f"{folder}: {RECORDS} is there without {EVALUATION}; {_HINT}")
     # Either of the two arrays, changed alone, is found out here.
@@ -624,13 +624,13 @@ def _read_accuracy(folder: Path, clients: Collection[str]) -> dict[int, dict[str
     for path in sorted(folder.glob("*.jsonl")):
         # The file's name is the client's; anybody may have put a file there.
         if path.stem not in clients:
-            raise DataError(f"{path}: {short(path.stem, 60)} is no client of {HOLDINGS}; {_HINT}")
+            raise DataError(f"{path}: {short(path.stem, 60)} is not a client of {HOLDINGS}; {_HINT}")
         for number, line in enumerate(read_text(path, DataError, _HINT).splitlines(), start=1):
             where = f"{path}, line {number}"
             try:
                 parsed = parse_json(line)
             except ValueError as cause:
-                raise DataError(f"{where} is no JSON ({short(str(cause), 100)}); {_HINT}") from None
+                raise DataError(f"{where} is not valid JSON ({short(str(cause), 100)}); {_HINT}") from None
             noted = validate(form_of(_AccuracyNote), parsed, where, DataError, _HINT)
             accuracy[noted.round][path.stem] = (noted.own, noted.unheld)
     return dict(accuracy)

@@ -524,7 +524,7 @@ def _parse_array(array: NDArray[Any], where: str, error: Error, hint: str) -> An
     try:
         return parse_json(content)
     except ValueError as cause:
-        raise error(f"{where} is no JSON ({short(str(cause), 100)}); {hint}") from None
+        raise error(f"{where} is not valid JSON ({short(str(cause), 100)}); {hint}") from None
 
 
 def _list_needed(cls: Any, before: str = "") -> list[str]:

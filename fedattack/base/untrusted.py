@@ -172,7 +172,7 @@ def read_text(path: Path, error: Error, hint: str, *, limit: int = MAX_JSON) -> 
     try:
         return read_bytes(path, error, hint, limit=limit).decode("utf-8")
     except UnicodeDecodeError as cause:
-        raise error(f"{path} is no UTF-8 text (byte {cause.start}); {hint}") from None
+        raise error(f"{path} is not UTF-8 text (byte {cause.start}); {hint}") from None
 
 
 def read_toml(path: Path, error: Error, hint: str) -> dict[str, Any]:
@@ -314,8 +314,8 @@ def verify_files(folder: Path, digests: Mapping[str, str], error: Error, where: 
     for name, digest in digests.items():
         # Names come from a file: one with a slash would leave the folder.
         if not PLAIN.fullmatch(name):
-            raise error(f"{where}: files: {short(name, 60)!r} is no name of a file beside it")
-        hint = f"{where} speaks of it; write the folder anew, or delete its keys `files` and `check`"
+            raise error(f"{where}: files: {short(name, 60)!r} is not the name of a file beside it")
+        hint = f"{where} mentions it; write the folder again, or delete its keys `files` and `check`"
         try:
             with open_regular(folder / name) as file:
                 found = hashlib.sha256()
@@ -324,7 +324,7 @@ def verify_files(folder: Path, digests: Mapping[str, str], error: Error, where: 
         except OSError as cause:
             raise error(f"{folder / name} cannot be read ({cause.strerror}); {hint}") from None
         if found.hexdigest() != digest:
-            raise error(f"{folder / name} is another file than was written; {hint}")
+            raise error(f"{folder / name} is not the file that was written; {hint}")
 
 
 class NpzFile:
@@ -405,7 +405,7 @@ def _entries(archive: zipfile.ZipFile, stored: int, most: int) -> dict[str, zipf
     if len(entries) != len(archive.infolist()):
         raise ValueError("two arrays have one name")
     if any(entry.compress_type not in _COMPRESSIONS for entry in entries.values()):
-        raise ValueError("an array is compressed otherwise than numpy does")
+        raise ValueError("an array is not compressed as numpy does it")
     # As the archive's directory announces it; `_blocks` holds it against what comes.
     inflated = sum(entry.file_size for entry in entries.values())
     if inflated > most + _RATIO * stored:
@@ -477,7 +477,7 @@ def view_npy(content: bytes | bytearray | mmap.mmap) -> NDArray[Any]:
     count = math.prod(shape)  # of Python's integers, which do not overflow
     # A shape of many axes could announce more numbers than there are bytes.
     if count * dtype.itemsize != len(content) - start:
-        raise ValueError(f"it has another size than its shape {short(str(shape), 60)}")
+        raise ValueError(f"its size does not match its shape {short(str(shape), 60)}")
     flat = np.zeros(0, dtype)
     if count:
         flat = np.frombuffer(content, dtype=dtype, offset=start, count=count)
@@ -529,7 +529,7 @@ def check_folder(folder: Path, error: Error, *, to_write: bool = False) -> None:
             if to_write or entry.is_dir():
                 raise error(f"{entry.path} is a link, through which something else would be written; copy the folder")
         elif not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
-            raise error(f"{entry.path} is {_kind(mode)}; expected files and folders alone: delete it")
+            raise error(f"{entry.path} is {_kind(mode)}; expected only files and folders: delete it")
         # A second name: what is written here would appear elsewhere, too.
         elif to_write and stat.S_ISREG(mode) and entry.stat(follow_symlinks=False).st_nlink > 1:
             raise error(

@@ -197,7 +197,8 @@ def _read_flower_accountant(accountant: Any) -> _WORDS:
     kinds = {(entry["event"]["noise_multiplier"], entry["event"]["sample_size"]) for entry in events}
     if len(kinds) != 1:
         raise ConfigError(
-            f"Flower's accountant has {len(kinds)} kinds of releases; a claim is read of one kind: compose them by hand"
+            f"Flower's accountant has {len(kinds)} kinds of releases; a claim is read from one kind: compose them by "
+            "hand"
         )
     ((multiplier, clients),) = kinds
     values = {
@@ -227,9 +228,9 @@ def _read_opacus_accountant(accountant: Any) -> _WORDS:
     kinds = {(float(noise), float(rate)) for noise, rate, _ in history}
     if len(kinds) != 1:
         raise ConfigError(
-            f"Opacus' accountant has {len(kinds)} kinds of steps in its history; a claim is read of one kind, after "
-            "training: with none there is nothing yet; with several write the least noise, the largest sampling and "
-            "all steps into claim.toml, for an upper bound"
+            f"Opacus' accountant has {len(kinds)} kinds of steps in its history; a claim is read from one kind, "
+            "after training. With none there is nothing to read yet; with several write the least noise, the largest "
+            "sampling and all steps into claim.toml, for an upper bound"
         )
     ((noise, rate),) = kinds
     steps = sum(int(count) for _, _, count in history)

@@ -167,7 +167,7 @@ Groups = Annotated[
 Without = Annotated[
     list[str] | None,
     typer.Option(
-        help="What the attacker does not know: auxiliary, training, limits or shares; repeatable.",
+        help="Remove something that the attacker knows: auxiliary, training, limits or shares; repeatable.",
         rich_help_panel=OF_APP,
     ),
 ]
@@ -176,8 +176,8 @@ HoldOut = Annotated[
     float | None,
     typer.Option(
         help=(
-            "Keep clients from training on a share of their examples, such as 0.1, so that membership can be "
-            "tested where nobody evaluates. This changes the run."
+            "Keep clients from training on a share of their examples, such as 0.1, to test membership if nobody "
+            "evaluates. This changes the run."
         ),
         metavar="SHARE",
         rich_help_panel=OF_APP,
@@ -231,8 +231,8 @@ FullControl = Annotated[
     typer.Option(
         "--control",
         help=(
-            "How long positive controls, of attacks that show nothing, may take: as long as the app's own run, or "
-            "half a minute (short); or as long as they need (full)."
+            "How long positive controls of attacks that show nothing may take: as long as the app's own run, or half "
+            "a minute (short); or as long as they need (full)."
         ),
         rich_help_panel=OF_APP,
     ),
@@ -342,7 +342,7 @@ Trust = Annotated[
     bool,
     typer.Option(
         "--trust",
-        help="Import the code and read the files that the folder names; the command lists them first.",
+        help="Import the code and read the files that the folder names. The command lists them first.",
     ),
 ]
 
@@ -364,6 +364,6 @@ SkipDamaged = Annotated[
 Pdf = Annotated[
     bool,
     typer.Option(
-        "--pdf", help="Also print the report to report.pdf, by Chromium, Chrome, Edge or Brave, if one is installed."
+        "--pdf", help="Also print the report to report.pdf, with Chromium, Chrome, Edge or Brave, if one is installed."
     ),
 ]

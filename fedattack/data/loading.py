@@ -163,7 +163,7 @@ def _download_of(name: str, folder: Path) -> Callable[[Path], None]:
             raise DataError(f"dataset {name!r} is not downloaded by fedattack: {source.by_hand}, in {folder}")
         download = source.download
     if download is None:
-        raise DataError(f"dataset {name!r} needs no download: it is at hand; use it by its name")
+        raise DataError(f"dataset {name!r} needs no download; use it by its name")
     return download
 
 

@@ -173,7 +173,8 @@ def _check_sizes(sizes: Sequence[int] | None, scheme: str, clients: int, records
         raise DataError(f"sizes go with the scheme 'size' and only with it; got scheme {scheme!r} and sizes {sizes}")
     if sizes is not None and (len(sizes) != clients or sum(sizes) != records or min(sizes) < 1):
         raise DataError(
-            f"sizes must be {clients} positive numbers, one a client, with sum {records}; got {len(sizes)} numbers "
+            f"sizes must be {clients} positive numbers, one for each client, with sum {records}; got {len(sizes)} "
+            f"numbers "
             f"with sum {sum(sizes)}"
         )
 

@@ -220,7 +220,7 @@ def _csv_frame(file: Path, declared: Declaration) -> pd.DataFrame:
         raise DataError(f"{file}: no such file; expected the CSV that is declared") from None
     except (OSError, ValueError, OverflowError) as error:
         raise DataError(
-            f"{file}: cannot be read as CSV ({short(str(error), 120)}); expected one example a line"
+            f"{file}: cannot be read as CSV ({short(str(error), 120)}); expected one example on each line"
         ) from None
     if declared.header:
         names = [str(name).strip() for name in frame.iloc[0]]

@@ -101,7 +101,8 @@ def defended_arrays(
 def _check_shapes(defence: Defence, received: Sequence[NDArray[Any]], sent: Sequence[NDArray[Any]]) -> None:
     if [array.shape for array in received] != [array.shape for array in sent]:
         raise DataError(
-            f"defence {defence.name}: the client sends arrays of other shapes than it received, so there is no update; "
+            f"defence {defence.name}: the client sends arrays whose shapes differ from those that it received, so "
+            f"there is no update; "
             f"got {len(sent)} for {len(received)} arrays; send the model in the received order"
         )
 

@@ -33,7 +33,7 @@ FIELDS: dict[str, SettingField] = {}
 
 
 class PrivacySettings(SettingsModel):
-    """What whoever promises (ε, δ) states."""
+    """Settings of every defence that promises (ε, δ)."""
 
     dp_delta: float = setting(
         1e-5,
@@ -45,7 +45,7 @@ class PrivacySettings(SettingsModel):
 
 @dataclass(frozen=True)
 class Batch:
-    """What a client's training code hands over for defences that need more than the update.
+    """What a client's training code hands over to defences that need more than the update.
 
     Attributes
     ----------
@@ -54,7 +54,7 @@ class Batch:
     y
         (n,): their labels.
     model
-        The model at the received parameters, a copy of the client's.
+        A copy of the client's model, at the received parameters.
     """
 
     x: NDArray[Any]
@@ -76,27 +76,27 @@ class Defence(Protocol):
     def apply(
         self, update: Update, rng: np.random.Generator, batch: Batch | None = None
     ) -> dict[str, NDArray[np.float32]]:
-        """Return what is sent in place of ``update``, which stays as it is; all randomness comes from ``rng``."""
+        """Return what the client sends instead of ``update``, which stays unchanged; ``rng`` makes all random draws."""
 
 
 @dataclass(frozen=True)
 class DefenceKind:
-    """What a defence declares about itself, in its own file.
+    """What a defence declares about itself in its own file.
 
     Attributes
     ----------
     name
         Value of the setting ``defence``.
     make
-        Makes the defence from the settings of a run; None if the defence changes the training and not the update.
+        Makes the defence from the settings of a run; ``None`` if the defence changes the training, not the update.
     settings
         The defence's own settings.
     guarantee
-        Words about its (ε, δ) by key; empty if it guarantees nothing.
+        Texts about its (ε, δ), by key; empty if it guarantees nothing.
     artefacts
-        Those of ``settings`` that are paths to files which the defence needs.
+        Names of the ``settings`` that are paths to files which the defence needs.
     strength
-        What ``defence-strength`` is, for the help of that setting.
+        What ``defence-strength`` means, for the help of that setting.
     """
 
     name: str
@@ -108,7 +108,7 @@ class DefenceKind:
 
 
 def number(settings: Settings, key: str, *, high: float = math.inf, above: bool = False) -> float:
-    """Read a number among the settings, as its declaration bounds it.
+    """Read a number from the settings, within the bounds of its declaration.
 
     Parameters
     ----------
@@ -117,14 +117,14 @@ def number(settings: Settings, key: str, *, high: float = math.inf, above: bool 
     key
         One of :data:`SETTINGS`.
     high
-        Largest value that this defence takes.
+        Largest value that this defence accepts.
     above
-        Whether this defence takes no 0.
+        Whether this defence refuses 0.
 
     Raises
     ------
     ConfigError
-        If it is no finite number in the range.
+        If it is not a finite number in the range.
     """
     value = float(FIELDS[key].check(settings.get(key, SETTINGS[key])))
     # Zero is allowed in general; a clip or a noise may have to be above it.
@@ -135,12 +135,12 @@ def number(settings: Settings, key: str, *, high: float = math.inf, above: bool 
 
 
 def text(settings: Settings, key: str) -> str:
-    """Read a text among the settings."""
+    """Read a text from the settings."""
     return str(settings.get(key, SETTINGS[key]))
 
 
 def words(settings: Settings, key: str) -> list[str]:
-    """Read a list among the settings: a text with commas between the entries. Empty entries are left out."""
+    """Read a list from the settings: a text with commas between the entries. Empty entries are left out."""
     entries = map(str.strip, text(settings, key).split(","))
     return list(filter(None, entries))
 

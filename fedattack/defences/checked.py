@@ -1,7 +1,9 @@
-"""What a client can notice of a server that departs from the protocol: in the model that it is sent, and its training.
+"""What a client can notice about a server that departs from the protocol.
 
-The checks know neither the model's code nor other clients. A server that knows them can keep below them: what that
-leaves it stands in the guide to servers.
+It looks at the model that it receives, and at its own training.
+
+The checks know neither the model's code nor other clients. A server that knows them can evade them; the guide to
+servers says what it then still gains.
 """
 
 import hashlib
@@ -51,14 +53,14 @@ class Last:
 
 
 def check_received(received: Arrays, last: Last | None = None) -> list[str]:
-    """Say what an honest server would hardly have sent, a sentence each; nothing where nothing is odd.
+    """List, in one sentence each, what an honest server would hardly have sent; empty if nothing is odd.
 
     Parameters
     ----------
     received
         The model's arrays, in its order.
     last
-        Of the last round in which this client took part, if there was one.
+        The last round in which this client took part, if there was one.
     """
     # Buffers of counters are integers, which training counts up.
     floats = {index: array for index, array in enumerate(received) if array.dtype.kind == "f" and array.size}
@@ -76,7 +78,7 @@ def check_received(received: Arrays, last: Last | None = None) -> list[str]:
         if array.ndim == 2 and (_look_alike(array) or _look_alike(array.T)):
             found.append(f"array {index}: neurons differ only in their bias, or pull at the same outputs")
     if last is not None and _jumps(received, last):
-        found.append("the model does not follow from the one before: it is further away than training goes")
+        found.append("the model does not follow from the one before: training does not move a model that far")
     return found
 
 
@@ -88,17 +90,17 @@ def _count_dead(weight: NDArray[Any], bias: NDArray[Any]) -> int:
 
 
 def check_moved(moved: Arrays, count: float, last: Last | None = None) -> list[str]:
-    """Say what of this client's training is as no honest model leaves it, a sentence each.
+    """List, in one sentence each, what no honest model does to this client's training.
 
     Parameters
     ----------
     moved
-        By how much training moved each of the model's arrays, or the gradient.
+        The change of each of the model's arrays in training, or the gradient.
     count
         Its number of examples.
     last
-        Of the last round in which this client took part, if there was one. A client whose training moved nothing then,
-        either, may be one that does not train: it is told so once.
+        The last round in which this client took part, if there was one. If its training moved nothing then, either, the
+        client may not train at all: it is warned only once.
     """
     weights = [(index, array) for index, array in enumerate(moved) if array.dtype.kind == "f" and array.ndim > 1]
     if weights and not any(array.any() for _, array in weights):
@@ -112,7 +114,7 @@ def check_moved(moved: Arrays, count: float, last: Last | None = None) -> list[s
 
 
 def digest_of(arrays: Arrays) -> str:
-    """Return a digest of a model, which clients can compare with each other: an honest server sends all the same."""
+    """Return a digest of a model, for clients to compare: an honest server sends the same model to all."""
     digest = hashlib.sha256()
     for array in arrays:
         digest.update(f"{array.dtype.str}{array.shape}".encode())
@@ -121,7 +123,7 @@ def digest_of(arrays: Arrays) -> str:
 
 
 def differences(received: Arrays, returned: Arrays) -> list[NDArray[Any]]:
-    """Return how far a training moved a model; nothing where what came back is no model of these shapes."""
+    """Return the change of each array in training; empty if ``returned`` is not a model of these shapes."""
     if [array.shape for array in received] != [array.shape for array in returned]:
         return []
     pairs = zip(received, returned, strict=True)
@@ -138,12 +140,12 @@ def norm_of(arrays: Arrays) -> float:
 
 
 def act(found: Sequence[str], received: Arrays, *, refuses: bool) -> None:
-    """Refuse a model in which something was found, or warn.
+    """Refuse a model in which something was found, or log a warning.
 
     Raises
     ------
     DepartureError
-        With all that was found, and the model's digest.
+        If ``refuses`` and something was found; the message has all of it, and the model's digest.
     """
     if not found:
         return

@@ -1,10 +1,10 @@
-"""The (ε, δ) that noise on the update really gives, composed over the rounds.
+"""The (ε, δ) that noise on the update guarantees, composed over the rounds.
 
 It is local differential privacy: neighbours are any two sets of examples that a client may hold, so that after clipping
-to C its update moves by up to 2C. How many examples there are, and integer buffers, are sent as they are: the sets are
-as many, and step a counter as often. (With a sensitivity of C alone, as many compute it, the neighbour is a client that
-sends zeros.) There is no sampling: the server knows who takes part. :mod:`fedattack.privacy.epsilon` says how ε
-follows, and what it takes for granted.
+to C its update moves by up to 2C. The number of examples and integer buffers are sent without noise: both sets have the
+same number of examples, and increase a counter equally. (With a sensitivity of C alone, as many compute it, the
+neighbour is a client that sends zeros.) There is no sampling: the server knows who takes part.
+:mod:`fedattack.privacy.epsilon` says how ε follows, and what it assumes.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ def update_privacy(settings: Settings, *, rounds: int) -> PrivacySpent:
     Parameters
     ----------
     settings
-        Those of the run; see :data:`fedattack.defences.SETTINGS`.
+        Settings of the run; see :data:`fedattack.defences.SETTINGS`.
     rounds
-        In how many a client takes part, at most.
+        Largest number of rounds in which a client takes part.
 
     Returns
     -------
     PrivacySpent
-        Its ε are infinite where there is no finite guarantee: without noise, without clipping, and of defences that do
-        not draw noise.
+        Its ε are infinite if there is no finite guarantee: without noise, without clipping, and for defences that draw
+        no noise.
 
     Raises
     ------
@@ -68,14 +68,14 @@ def _epsilon(defence: object, multiplier: float, count: int, delta: float) -> fl
 
 
 def in_words(spent: PrivacySpent) -> str:
-    """Write a guarantee for people."""
+    """Describe a guarantee in words."""
     if not math.isfinite(spent.epsilon_run):
         return "no finite guarantee"
     return f"ε = {spent.epsilon_round:.3g} a round, ε = {spent.epsilon_run:.3g} for the whole run, δ = {spent.delta:g}"
 
 
 class Hazard(NamedTuple):
-    """One thing by which a true ε may still protect nobody: its name, whether it was looked at here, and what of it."""
+    """One reason why a true ε may still protect nobody: its name, whether it was checked, and the result."""
 
     what: str
     checked: bool
@@ -83,14 +83,14 @@ class Hazard(NamedTuple):
 
 
 def list_hazards(*, own_noise: bool, plaintext: Sequence[str] | None = None) -> list[Hazard]:
-    """List what an ε takes for granted (NIST SP 800-226, on hazards), what was looked at first.
+    """List what an ε takes for granted (NIST SP 800-226, on hazards), first what was checked.
 
     Parameters
     ----------
     own_noise
         Whether the noise is that of :mod:`fedattack.defences`.
     plaintext
-        What came beside the arrays, by name; None where nobody looked.
+        Names of what was sent beside the arrays; ``None`` if nobody looked.
     """
     randomness = "noise only protects if nobody can guess the generator's state"
     if own_noise:

@@ -1,12 +1,12 @@
-"""The hook by which a client's training code hands over what some defences need besides the update.
+"""The hook with which a client's training code hands over what some defences need besides the update.
 
-One call in the training code, once the received parameters are in the model and before it is trained::
+Make one call in the training code, after the model has the received parameters and before you train it::
 
     from fedattack.defences import hand_over
 
     hand_over(model, x, y)
 
-Under a defence that needs it, model and examples are copied; otherwise the call costs nothing, so that it can stay.
+If the defence needs them, model and examples are copied; otherwise the call costs nothing, so you can leave it in.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def hand_over(model: nn.Module, x: NDArray[Any] | Tensor, y: NDArray[Any] | Tens
     Parameters
     ----------
     model
-        Not trained yet in this round.
+        The model with the received parameters, not yet trained in this round.
     x
         (n, …): examples.
     y
@@ -65,7 +65,7 @@ def hand_over(model: nn.Module, x: NDArray[Any] | Tensor, y: NDArray[Any] | Tens
     Raises
     ------
     DataError
-        If it is the second call of a round, or there is not one label for each of at least one example.
+        If it is the second call in a round, if there are no examples, or if there is not one label for each.
     """
     collector = _handed.get()
     if collector is None:

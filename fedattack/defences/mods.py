@@ -1,6 +1,6 @@
 """Defences as a Flower client mod, for both generations of the API and for SecAgg+.
 
-In the list of mods it stands after ``secaggplus_mod``, because what is masked must be defended already, and before
+Put it after ``secaggplus_mod`` in the list of mods, so that SecAgg+ masks the defended update, and before
 :data:`fedattack.observe.bridge.numpy_client_bridge`::
 
     app = ClientApp(client_fn=client_fn, mods=[secaggplus_mod, DefenceMod(), numpy_client_bridge])
@@ -41,25 +41,26 @@ _LEGACY_METRICS = "fitres.metrics"
 
 @dataclass(frozen=True)
 class DefenceMod:
-    """Client mod that puts a defended update in the place of the one that the client made.
+    """Client mod that replaces the client's update by a defended one.
 
-    - It acts on training messages alone, those of actions such as ``train.warmup`` included.
-    - It takes the metrics out of a defended reply, but for the number of examples.
-    - Without a defence messages pass untouched.
-    - If the update cannot be defended it raises, and Flower sends an error in place of the update.
+    - It acts only on training messages, including those of actions such as ``train.warmup``.
+    - It removes the metrics from a defended reply, except the number of examples.
+    - Without a defence messages pass unchanged.
+    - If it cannot defend the update, it raises, and Flower sends an error instead of the update.
 
     Parameters
     ----------
     settings
-        See :data:`fedattack.defences.SETTINGS`; without, the run config of each call.
+        See :data:`fedattack.defences.SETTINGS`; ``None`` reads the run config of each call.
     sends
-        Whether replies hold a model, or an update as it is, such as a gradient.
+        Whether replies hold a model, or the update itself, such as a gradient.
     seed
-        The noise follows from it, the client (its ``partition-id``, or else its node id) and the round. Who knows the
-        seed can take the noise away: it is for simulations. Without, it comes from the operating system.
+        Makes the noise repeatable, with the client (its ``partition-id``, or else its node id) and the round. Whoever
+        knows the seed can remove the noise, so use it only in simulations. ``None`` takes randomness from the operating
+        system.
     names
-        Of the arrays that are sent, in the place of their own, if they are as many. Legacy messages have none, and
-        RecUP-FL goes by the names that its zoo was trained with. Those of a model that is handed over are known anyway.
+        Names of the sent arrays, used instead of their own if the numbers agree. Legacy messages have no names, and
+        RecUP-FL needs those with which its zoo was trained. The names of a model that is handed over are known anyway.
     """
 
     settings: Settings | None = None
@@ -139,17 +140,17 @@ class DefenceMod:
 
 @dataclass(frozen=True)
 class CheckedModel:
-    """Client mod that holds the model that the server sent against what an honest server could have sent.
+    """Client mod that compares the model that the server sent with what an honest server could have sent.
 
-    It stands after ``secaggplus_mod`` and :class:`DefenceMod`. What it keeps of a round is in the client's state, which
-    never leaves the client.
+    Put it after ``secaggplus_mod`` and :class:`DefenceMod`. It keeps the last round in the client's state, which never
+    leaves the client.
 
     Parameters
     ----------
     refuses
-        Whether it refuses to train, or to send what was trained, where something is odd; else it warns.
+        Whether it refuses to train, or to send the result, if something is odd; otherwise it logs a warning.
     sends
-        As of :class:`DefenceMod`.
+        As for :class:`DefenceMod`.
     """
 
     refuses: bool = True
@@ -161,7 +162,7 @@ class CheckedModel:
         Raises
         ------
         DepartureError
-            If something is odd, and it refuses.
+            If something is odd and ``refuses`` is true.
         """
         if message.metadata.message_type.partition(".")[0] != MessageType.TRAIN:
             return call_next(message, context)
@@ -186,12 +187,12 @@ _LAST = "fedattack-last-model"
 
 
 def examine(received: Sequence[NDArray], state: RecordDict, *, refuses: bool) -> None:
-    """Check a model that was received, given what a client's state holds of the last one.
+    """Check a received model, given what a client's state holds about the last one.
 
     Raises
     ------
     DepartureError
-        If something is odd, and it refuses.
+        If something is odd and ``refuses`` is true.
     """
     act(check_received(received, _read_last(state)), received, refuses=refuses)
 
@@ -205,12 +206,12 @@ def examine_training(
     *,
     refuses: bool,
 ) -> None:
-    """Check what training made of a model, and keep the model in a client's state.
+    """Check how training changed a model, and keep the model in a client's state.
 
     Raises
     ------
     DepartureError
-        If something is odd, and it refuses.
+        If something is odd and ``refuses`` is true.
     """
     moved = returned if sends == "update" else differences(received, returned)
     # The state lies on the client's side, in its SuperNode, from round to round.
@@ -287,12 +288,12 @@ class FlowerLocalDP:
     """Flower's own ``LocalDpMod`` as a defence: it clips the update and adds Gaussian noise.
 
     Flower is told ε = C · √(2 ln(1.25 / δ)) / σ for a sensitivity of C, from which it computes the deviation σ. What
-    the noise guarantees is not that ε; see :mod:`fedattack.defences.guarantee`. Its clipping is in single precision,
-    exact but for rounding. Where Flower's mod has a gap, this class closes it:
+    the noise guarantees is not that ε; see :mod:`fedattack.defences.guarantee`. It clips in single precision, exact
+    except for rounding. This class closes three gaps of Flower's mod:
 
-    - Integer buffers, on which the mod fails, never get to it.
-    - Arrays without dimensions, which the mod would send as they are, are defended.
-    - An update of zeros, by whose norm the mod would divide, gets the same noise without the mod.
+    - Integer buffers, on which the mod fails, do not reach it.
+    - It defends arrays without dimensions, which the mod sends unchanged.
+    - It adds the same noise to an update of zeros, by whose norm the mod would divide.
 
     Parameters
     ----------

@@ -1,7 +1,7 @@
 """Noise on the clipped update: DP-Gaussian (Wei et al. 2021) and DP-Laplace (Liu et al. 2020).
 
-As RecUP-FL's paper has them (Cui et al. 2023, Section 3.1): g ← g / max(1, ‖g‖₂ / C), then noise in every entry. What
-they guarantee is in :mod:`fedattack.defences.guarantee`.
+As in RecUP-FL's paper (Cui et al. 2023, Section 3.1): g ← g / max(1, ‖g‖₂ / C), then noise in every entry.
+:mod:`fedattack.defences.guarantee` says what they guarantee.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ class Noise:
         ``dp-gaussian`` or ``dp-laplace``.
     scale
         The Gaussian's standard deviation σ, or the Laplace's scale b (its standard deviation is √2·b), in units of the
-        update. 0: the update as it is, not even clipped.
+        update. 0 leaves the update as it is, not even clipped.
     clip
-        C, the largest norm of the whole update; 0 for no clipping, with which there is no guarantee.
+        C, the largest norm of the whole update; 0 for no clipping, and then there is no guarantee.
     """
 
     name: str
@@ -74,14 +74,14 @@ class Noise:
 
 @contextmanager
 def global_draws(entropy: Sequence[int]) -> Iterator[None]:
-    """Let numpy's global generator, from which Flower draws its noise, draw from a state of its own for a while.
+    """Give NumPy's global generator, from which Flower draws its noise, its own state for a while.
 
     ``numpy.random.seed`` keeps 32 bits of a number. Whoever tries them all finds the noise.
 
     Parameters
     ----------
     entropy
-        What the state is made of, as :class:`numpy.random.SeedSequence` takes it: 128 bits of it count.
+        Entropy of the state, as for :class:`numpy.random.SeedSequence`; 128 bits of it count.
     """
     before = np.random.get_state()  # noqa: NPY002
     try:
@@ -92,19 +92,19 @@ def global_draws(entropy: Sequence[int]) -> Iterator[None]:
 
 
 def clip_factor(update: Update, clip: float) -> float:
-    """Return what scales an update down to the norm ``clip`` if it is longer: 1 / max(1, ‖g‖₂ / C).
+    """Return the factor that scales an update down to the norm ``clip`` if it is longer: 1 / max(1, ‖g‖₂ / C).
 
     Parameters
     ----------
     update
-        Arrays by name; the norm is that of all together.
+        Arrays by name; the norm is that of all arrays together.
     clip
         C, above 0.
 
     Returns
     -------
     float
-        In float64 the norm of the scaled update is no more than C. It is 1 for an update that is short enough.
+        1 for an update that is short enough. In float64 the norm of the scaled update is at most C.
     """
     factor, norm = 1.0, _norm(update, 1.0)
     while norm > clip:

@@ -160,24 +160,24 @@ class RecUP:
     Attributes
     ----------
     zoos : sequence of Zoo
-        One for each attribute to protect, all made for the same updates and pooling.
+        One zoo for each attribute to protect, all made for the same updates and pooling.
     budget : float
-        ε: no entry of an update is changed by more than that; 0 changes nothing.
+        ε, the most by which an entry of an update changes; 0 changes nothing.
     weights : sequence of float
         λ_k, how much each attribute is protected (eq. 9); they sum to one. Equal by default.
     values : sequence of int or None
-        The client's own value of each attribute, an index into the zoo's; None for the value that the zoo's models
-        together hold for the likeliest, which is what an adversary would be told. All None by default.
+        The client's own value of each attribute, an index into the zoo's; ``None`` for the value that the zoo's models
+        together find likeliest, as an adversary would. All ``None`` by default.
     variant : str
         A name in :data:`VARIANTS`.
     iterations, models : int
-        T, and n, how many models are drawn for each iteration.
+        T, and n, the number of models that are drawn for each iteration.
 
     Raises
     ------
     ConfigError
-        If weights do not sum to one or are negative, the budget is negative, the zoos do not go together, or are
-        smaller than n.
+        If weights are negative or do not sum to one, the budget is negative, the zoos do not fit together, or a zoo has
+        fewer than n models.
     """
 
     name = "recup"
@@ -238,12 +238,12 @@ class RecUP:
     def apply(
         self, update: Update, rng: np.random.Generator, batch: Batch | None = None
     ) -> dict[str, NDArray[np.float32]]:
-        """Return the update that misleads, no entry further than the budget from ``update``.
+        """Return the misleading update, with no entry further than the budget from ``update``.
 
         Parameters
         ----------
         update : mapping of str to ndarray of float32
-            Left alone.
+            Stays unchanged.
         rng : Generator
             Draws the models.
         batch : Batch, optional
@@ -313,7 +313,7 @@ def make(settings: Settings) -> RecUP:
     """Make the defence from a run's settings.
 
     - ``defence-strength``: the budget ε.
-    - ``recup-zoo``: a folder that has a zoo for each attribute, in a folder of the attribute's name.
+    - ``recup-zoo``: a folder with a zoo for each attribute, in a subfolder of the attribute's name.
     - ``recup-attributes``: those to protect, separated by commas; empty for all.
     - ``recup-weights``: their λ, in the same order; may be empty.
     - ``recup-values``: the client's own values, in the same order; may be empty. ``?`` is the one that the zoo finds
@@ -323,7 +323,7 @@ def make(settings: Settings) -> RecUP:
     Raises
     ------
     ConfigError
-        If a setting is missing or cannot be taken, or an attribute has no zoo.
+        If a setting is missing or invalid, or an attribute has no zoo.
     DataError
         If a zoo cannot be read.
     """

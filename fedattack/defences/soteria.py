@@ -1,4 +1,4 @@
-"""Soteria (Sun et al. 2021): the gradient of one fully connected layer, without what tells most of the examples.
+"""Soteria (Sun et al. 2021): the gradient of one fully connected layer, without the most revealing columns.
 
 The representation r of an example x is what enters the defended layer. Its entries with the largest |r_i| / ‖∂r_i/∂x‖
 are pruned, which for that layer's gradient ∂ℓ/∂W = Σ δ rᵀ means columns of zeros; the other layers stay (RecUP-FL's
@@ -39,12 +39,12 @@ class Soteria:
     Parameters
     ----------
     share
-        Of the representation's entries that are pruned, in [0, 1]; of l entries round(share · l).
+        Share of the representation's entries that are pruned, in [0, 1]; round(share · l) of l entries.
     layer
         Name of the defended layer among the model's modules; empty for the first fully connected layer that does not
         see the examples themselves.
     memory
-        Bytes that what the model's layers put out may take; with less, fewer examples are taken at a time.
+        Bytes that the outputs of the model's layers may take; with less, it takes fewer examples at a time.
     """
 
     share: float
@@ -63,7 +63,7 @@ class Soteria:
         DataError
             If there is no batch.
         ModelError
-            If the model has no such layer, or the update no array for its weight.
+            If the model has no such layer, or the update has no array for its weight.
         """
         masked = as_float32(update)
         if not self.share:
@@ -96,14 +96,14 @@ def defended_layer(model: nn.Module, name: str = "") -> tuple[str, nn.Linear]:
     Parameters
     ----------
     model
-        Its modules are taken to be registered in the order in which they are used.
+        A model whose modules are registered in the order in which it uses them.
     name
         Name of the layer; empty for the first fully connected one with a layer of parameters before it.
 
     Raises
     ------
     ModelError
-        If there is none, or it is none that is fully connected.
+        If there is none, or the named layer is not fully connected.
     """
     # Clients with other defences may lack torch.
     from torch import nn
@@ -138,14 +138,14 @@ def representation_measure(
 ) -> NDArray[np.float64]:
     """Compute the mean over examples of |r_i| / ‖∂r_i/∂x‖₂, with r what enters ``layer``.
 
-    The model is taken in evaluation mode, in which examples do not depend on each other, and left as it was.
+    The model runs in evaluation mode, in which examples do not depend on each other, and is left as it was.
 
     Parameters
     ----------
     model
         Takes examples x.
     layer
-        One of its modules, which it uses once.
+        The layer, which the model uses once.
     x
         (n, …): examples of floating-point inputs, at least one.
     memory
@@ -154,7 +154,7 @@ def representation_measure(
     Returns
     -------
     ndarray
-        (l,): infinite for an entry that is not 0 and does not depend on some example.
+        (l,) float64: infinite for an entry that is not 0 and does not depend on some example.
 
     Raises
     ------

@@ -18,13 +18,13 @@ _HALF = 2**16
 class Sparsify:
     """Keeps the entries of an update whose magnitude is above a percentile, and sets the others to 0.
 
-    The percentile is that of all entries together, so that the layers may be kept in different shares. Of d entries
-    exactly round(share · d) are set to 0. Among several of the same magnitude these are the first ones.
+    The percentile is that of all entries together, so layers may keep different shares. Exactly round(share · d) of d
+    entries are set to 0, the first ones among entries of equal magnitude.
 
     Parameters
     ----------
     share
-        Of the entries that are set to 0, in [0, 1]; 0.9 is the 90th percentile.
+        Share of the entries that are set to 0, in [0, 1]; 0.9 is the 90th percentile.
     """
 
     share: float

@@ -55,21 +55,21 @@ class _CheckedClient(NumPyClient):
 
 
 def checked(client: Wrapped, state: RecordDict, *, sends: Sends = "model", refuses: bool = True) -> Wrapped:
-    """Return a client that checks what its server sends, and is otherwise the one that it was.
+    """Return a client that checks what its server sends, and otherwise behaves like ``client``.
 
     Parameters
     ----------
     client
         A NumPyClient; it is not changed.
     state
-        The client's ``context.state``, in which the last model is kept.
+        The client's ``context.state``, which keeps the last model.
     sends, refuses
-        As of :class:`fedattack.defences.mods.CheckedModel`.
+        As for :class:`fedattack.defences.mods.CheckedModel`.
 
     Raises
     ------
     ConfigError
-        If it is no NumPyClient.
+        If it is not a NumPyClient.
     """
     return _put_before(client, "Checked", _CheckedClient, _fedattack_checks=(state, sends, refuses))
 
@@ -77,21 +77,21 @@ def checked(client: Wrapped, state: RecordDict, *, sends: Sends = "model", refus
 def defended(
     client: Wrapped, settings: Settings, *, sends: Sends = "model", rng: np.random.Generator | None = None
 ) -> Wrapped:
-    """Return a client that sends defended updates, and is otherwise the one that it was.
+    """Return a client that sends defended updates, and otherwise behaves like ``client``.
 
-    Of what ``fit`` returns, the metrics are left out: they are functions of the examples or of the clean update without
-    any defence. Without a defence everything is as it was.
+    It drops the metrics that ``fit`` returns: they depend on the examples or the clean update, without any defence.
+    Without a defence it changes nothing.
 
     Parameters
     ----------
     client
         A NumPyClient; it is not changed.
     settings
-        See :data:`fedattack.defences.SETTINGS`; ``context.run_config`` or a dict. Read at each ``fit``.
+        ``context.run_config`` or a dict, read at each ``fit``; see :data:`fedattack.defences.SETTINGS`.
     sends
-        Whether ``fit`` returns a model, or an update as it is, such as a gradient.
+        Whether ``fit`` returns a model, or the update itself, such as a gradient.
     rng
-        The defence's randomness, for simulations: it must be another in each round. Without, it comes from the
+        The defence's randomness, only for simulations: it must differ in each round. ``None`` takes it from the
         operating system.
 
     Returns
@@ -103,7 +103,7 @@ def defended(
     Raises
     ------
     ConfigError
-        If it is no NumPyClient.
+        If it is not a NumPyClient.
     """
     return _put_before(client, "Defended", _Defended, _fedattack=(settings, sends, rng or np.random.default_rng()))
 
@@ -114,7 +114,7 @@ def _put_before(client: Wrapped, title: str, own: type[NumPyClient], **attribute
     Raises
     ------
     ConfigError
-        If it is no NumPyClient.
+        If it is not a NumPyClient.
     """
     if not isinstance(client, NumPyClient):
         raise ConfigError(

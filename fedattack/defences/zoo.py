@@ -1,7 +1,7 @@
 """The defender's model zoo of RecUP-FL: networks that mimic an adversary, for one private attribute each.
 
 Cui et al. 2023, Sections 4.2 and 5.3. A zoo is a folder: ``zoo.json`` says what it was made for, ``zoo.safetensors``
-holds the networks. Nothing is unpickled, and nothing is used that ``zoo.json`` does not announce.
+holds the networks. Nothing is unpickled, and only what ``zoo.json`` announces is used.
 """
 
 from __future__ import annotations
@@ -53,11 +53,11 @@ class Zoo:
     Attributes
     ----------
     attribute : str
-        What is predicted.
+        Name of the attribute that is predicted.
     values : tuple of str
         Its values, in the order of the networks' outputs.
     pooling : Pooling
-        Of what updates, and how they are pooled.
+        Which updates it is for, and how they are pooled.
     networks : tuple of Network
         Three layers each.
     """
@@ -85,26 +85,26 @@ def train_zoo(
     Parameters
     ----------
     updates : iterable of mapping
-        n updates of one model, of data that the defender may use; at least one.
+        n updates of one model, from data that the defender may use; at least one.
     labels : ndarray of int, shape (n,)
         Each client's value of the attribute, an index into ``values``.
     attribute, values
-        As of :class:`Zoo`.
+        As for :class:`Zoo`.
     seed : int
         Draws each network's two widths, its start and the order of its training.
     models : int
-        How many networks.
+        Number of networks.
     widths : sequence of int
         Widths to draw from.
     features : int
-        Features that an update is pooled to, at most.
+        Largest number of features to which an update is pooled.
     fit : Fit, optional
         How networks are trained.
 
     Raises
     ------
     ConfigError
-        If there are no networks or widths to make.
+        If ``models`` or a width is below 1, or there are no widths.
     DataError
         If updates and labels do not fit each other.
     """
@@ -171,7 +171,7 @@ def train_zoo_on_records(
     fit: Fit | None = None,
     memory: float = MEMORY,
 ) -> Zoo:
-    """Train a zoo from examples alone, before a run: a small shadow federation is trained on them.
+    """Train a zoo from examples only, before a run, by training a small shadow federation on them.
 
     The updates come from its first, middle and last round, because a model that has learnt has other updates than a
     new one.
@@ -184,27 +184,27 @@ def train_zoo_on_records(
         The parameters from which the run will start.
     x, y, codes : ndarray, shape (n, …), (n,), (n,)
         Examples that the defender may use, their labels, and their value of the attribute, an index into ``values``.
-        Values of which there are fewer examples than half of the others have are left out.
+        Values with fewer examples than half of the other values have are left out.
     training : LocalSGD
         How clients train.
     attribute, values
-        As of :class:`Zoo`.
+        As for :class:`Zoo`.
     records : int
-        How many examples a client has, at most.
+        Largest number of examples of a client.
     rounds : int
-        Of the run.
+        Number of rounds of the run.
     seed : int
-        Of all draws.
+        Seed of all draws.
     loss : str
-        What clients minimise.
+        The loss that clients minimise.
     gradients : bool
-        Whether clients send −Δ/η, a gradient, in place of Δ.
+        Whether clients send −Δ/η, a gradient, instead of Δ.
     clients : int
-        How many are made up at each stage.
+        Number of shadow clients at each stage.
     models, widths, fit
         As for :func:`train_zoo`.
     memory : float
-        Bytes that clients which are trained together may take. Their updates are pooled one by one, and let go.
+        Bytes that clients which are trained together may take. Their updates are pooled one by one, and freed.
 
     Raises
     ------
@@ -268,7 +268,7 @@ def _as_gradient(update: Update, lr: float) -> dict[str, NDArray[np.float32]]:
 
 
 def save_zoo(zoo: Zoo, folder: Path) -> None:
-    """Write a zoo into a folder, which is made; each file is whole or not there.
+    """Write a zoo into a folder, which is created; each file is whole or absent.
 
     Raises
     ------
@@ -355,7 +355,7 @@ def _read_description(described: Mapping[str, Any]) -> tuple[Zoo, dict[str, tupl
     wanted: dict[str, tuple[int, ...]] = {}
     for model, hidden in enumerate(described["hidden"]):
         if len(hidden) != LAYERS - 1:
-            raise ValueError(f"expected {LAYERS - 1} hidden widths a network, got {hidden}")
+            raise ValueError(f"expected {LAYERS - 1} hidden widths for each network, got {hidden}")
         # The features are counted without laying the windows out: the file is not trusted.
         widths = [pooling.features, *(_whole(width, 1) for width in hidden), len(values)]
         for layer, (inputs, outputs) in enumerate(pairwise(widths)):
@@ -381,4 +381,4 @@ def _tensors(path: Path, digest: str) -> dict[str, NDArray[Any]]:
     try:
         return dict(load(data))
     except (SafetensorError, ValueError, TypeError, KeyError) as cause:
-        raise DataError(f"{path} is no safetensors file ({cause}); {_HINT}") from None
+        raise DataError(f"{path} is not a safetensors file ({cause}); {_HINT}") from None

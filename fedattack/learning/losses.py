@@ -65,7 +65,7 @@ def mean_squared_error(outputs: Tensor, targets: Tensor) -> Tensor:
 def own_loss(outputs: Tensor, targets: Tensor) -> Tensor:
     """Return losses (n,) that a model gave itself, one example after the other; the targets are among its inputs."""
     if outputs.shape != targets.shape[:1]:
-        raise ModelError(f"{OWN}: expected one loss an example; got {tuple(outputs.shape)} for {len(targets)}")
+        raise ModelError(f"{OWN}: expected one loss for each example; got {tuple(outputs.shape)} for {len(targets)}")
     return outputs.double()
 
 
@@ -92,7 +92,7 @@ def per_record_loss(spec: str) -> RecordLoss:
         losses = function(outputs, targets)
         if not isinstance(losses, Tensor) or losses.shape != (len(outputs),):
             got = tuple(losses.shape) if isinstance(losses, Tensor) else type(losses).__name__
-            raise ModelError(f"loss {spec!r}: expected one loss an example, shape ({len(outputs)},); got {got}")
+            raise ModelError(f"loss {spec!r}: expected one loss for each example, shape ({len(outputs)},); got {got}")
         return losses.double()
 
     return check_shape

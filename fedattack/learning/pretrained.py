@@ -119,9 +119,9 @@ def _settings(text: str) -> dict[str, Any]:
     try:
         settings = json.loads(text)
     except (ValueError, RecursionError) as cause:
-        raise ModelError(f"a configuration is no JSON ({short(str(cause), 80)})") from None
+        raise ModelError(f"a configuration is not valid JSON ({short(str(cause), 80)})") from None
     if not isinstance(settings, dict):
-        raise ModelError("a configuration is no JSON object")
+        raise ModelError("a configuration is not a JSON object")
     kept: dict[str, Any] = _without_places(settings)
     return kept
 

@@ -2,7 +2,7 @@
 
 Flower 1.41 refuses the combination: a Message-API strategy sends the records ``arrays`` and ``config``, a NumPyClient
 expects ``fitins.parameters`` and ``fitins.config``. This client mod rewrites one into the other and passes legacy
-messages on untouched, so that the same client serves both generations and SecAgg+, which is legacy only.
+messages on unchanged, so the same client serves both generations and SecAgg+, which is legacy only.
 """
 
 from collections.abc import Mapping
@@ -37,9 +37,9 @@ _TYPES: Mapping[str, _Legacy] = {
 def numpy_client_bridge(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
     """Client mod: ``ClientApp(client_fn=..., mods=[numpy_client_bridge])``.
 
-    Parameter names survive the round trip when the client returns as many arrays as it got. Example counts arrive as
-    ``num-examples``; numeric metrics beside it; metrics of other types in a ConfigRecord, because a MetricRecord
-    holds numbers alone.
+    Array names survive the round trip if the client returns as many arrays as it got. The example count arrives as
+    ``num-examples``, with the numeric metrics; metrics of other types are in a ConfigRecord, because a MetricRecord
+    holds only numbers.
     """
     legacy = _TYPES.get(message.metadata.message_type)
     if legacy is None or not message.has_content() or _ARRAYS not in message.content.array_records:

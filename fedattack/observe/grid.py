@@ -13,7 +13,7 @@ from fedattack.observe._tracker import RoundTracker
 
 
 class PassingGrid(Grid):
-    """A Grid that passes every call on to another; subclasses override what they care about."""
+    """A Grid that passes every call on to another; subclasses override what they need."""
 
     def __init__(self, inner: Grid) -> None:
         self._inner = inner
@@ -89,9 +89,9 @@ class RecordingGrid(PassingGrid):
 
 
 class ObservedServerApp(ServerApp):
-    """A ServerApp that records what it sees.
+    """A ServerApp that records what it sees, and otherwise behaves like the app that it wraps.
 
-    Works for the Message API and for legacy ``server_fn`` alike, because it watches the Grid that both use::
+    It works for the Message API and for a legacy ``server_fn``, because it watches the Grid that both use::
 
         app = ObservedServerApp(app, "records/%Y%m%d-%H%M%S")
 
@@ -105,14 +105,14 @@ class ObservedServerApp(ServerApp):
         Parameter names, in order, for projects whose arrays have none (legacy NumPyClients).
     options
         ``view``, ``protocol``, ``server``, ``seed``, ``facts`` and ``key`` of :class:`fedattack.record.RecordWriter`.
-        ``every`` and ``clients`` of :class:`fedattack.record.Keep`, to record less.
-        In the aggregate view each round is projected before it is written. Without a ``view`` it is chosen: sums where
-        the app runs Flower's SecAgg+, else single replies.
+        ``every`` and ``clients`` of :class:`fedattack.record.Keep`, to record less. In the aggregate view each round is
+        reduced to its mean before it is written. Without ``view`` it records sums if the app runs Flower's SecAgg+,
+        else single replies.
 
     Notes
     -----
-    A Grid does not show the model that the last round ended in unless the app sends it out for evaluation. Under
-    SecAgg+ messages are masked there, and the strategy that the workflow hands its sums to is observed.
+    A Grid does not show the model after the last round unless the app sends it out for evaluation. Under SecAgg+
+    messages are masked there, so the strategy is observed to which the workflow hands its sums.
     """
 
     def __init__(

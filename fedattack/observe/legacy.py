@@ -25,13 +25,13 @@ Failures = list[tuple[ClientProxy, FitRes] | BaseException]
 
 
 class ObservedLegacyStrategy(Strategy):
-    """A legacy strategy that records what it sees and otherwise is the strategy that it wraps.
+    """A legacy strategy that records what it sees, and otherwise behaves like the strategy that it wraps.
 
     One line in the server file::
 
         strategy = ObservedLegacyStrategy(FedAvg(), "records/%Y%m%d-%H%M%S")
 
-    Under SecAgg+ state ``view="aggregate"``. Flower then hands the same unmasked aggregate to the strategy once per
+    Under SecAgg+ use ``view="aggregate"``. Flower then hands the same unmasked aggregate to the strategy once per
     surviving client, and the record keeps it once. A round that SecAgg+ halts never reaches ``aggregate_fit``. It is
     recorded, with the sampled nodes as missing, when the next round or the end of the run shows that nothing came.
 
@@ -42,7 +42,7 @@ class ObservedLegacyStrategy(Strategy):
     out
         Folder of the record; ``strftime`` directives are filled in when the run starts.
     names
-        Parameter names, in order: legacy arrays have none.
+        Names of the model's arrays, in order: legacy arrays have none.
     options
         ``view``, ``protocol``, ``server``, ``seed``, ``facts``, ``aggregation`` and ``key`` of
         :class:`fedattack.record.RecordWriter`. ``every`` and ``clients`` of :class:`fedattack.record.Keep`, to record
@@ -50,8 +50,8 @@ class ObservedLegacyStrategy(Strategy):
 
     Notes
     -----
-    A legacy strategy does not learn when its run ends. The record is closed when the process ends, or by
-    :meth:`close`. An error that does not pass through the strategy is not noted in it.
+    A legacy strategy does not learn when its run ends. The record is closed when the process ends, or by :meth:`close`.
+    It does not note an error that does not pass through the strategy.
     """
 
     def __init__(self, inner: Strategy, out: Path | str, *, names: Sequence[str] | None = None, **options: Any) -> None:
@@ -61,7 +61,7 @@ class ObservedLegacyStrategy(Strategy):
 
     @classmethod
     def sharing(cls, inner: Strategy, recorder: Recorder, names: Sequence[str] | None) -> "ObservedLegacyStrategy":
-        """Observe a strategy for a recorder that is there; whoever made it closes it."""
+        """Observe a strategy for an existing recorder, which its maker closes."""
         observed = cls.__new__(cls)
         observed._record_by(inner, recorder, names)
         # Whoever watches the messages sees evaluations, too.
@@ -83,7 +83,7 @@ class ObservedLegacyStrategy(Strategy):
         return getattr(self.__dict__["_inner"], name)
 
     def records_by(self, recorder: Recorder) -> bool:
-        """Say whether this is what a recorder records of."""
+        """Say whether ``recorder`` records this strategy."""
         return self._recorder is recorder
 
     def close(self, error: str | None = None) -> None:
@@ -96,7 +96,7 @@ class ObservedLegacyStrategy(Strategy):
         Raises
         ------
         RecordError
-            If the folder holds a record already or cannot be written.
+            If the folder already holds a record or cannot be written.
         """
         self._recorder.open()
         with self._noting():

@@ -15,16 +15,16 @@ from fedattack.observe._tracker import RoundTracker, count_keys_of
 
 
 class ObservedStrategy(Strategy):
-    """A strategy that records what it sees and otherwise is the strategy that it wraps.
+    """A strategy that records what it sees, and otherwise behaves like the strategy that it wraps.
 
     One line in the server file::
 
         strategy = ObservedStrategy(FedAvg(), "records/%Y%m%d-%H%M%S")
 
-    Wrap the outermost strategy, so that what is recorded is what arrived, before any server-side change to it.
+    Wrap the outermost strategy. The record then holds what arrived, before any server-side change.
 
-    With ``view="aggregate"`` each round is projected to what a secure-aggregation server would have seen of it before
-    it is written: the example-weighted mean and who took part. No single client's model reaches the disk.
+    With ``view="aggregate"`` each round is reduced, before it is written, to what a secure-aggregation server would
+    have seen: the example-weighted mean and who took part. No single client's model reaches the disk.
 
     Parameters
     ----------
@@ -33,10 +33,10 @@ class ObservedStrategy(Strategy):
     out
         Folder of the record; ``strftime`` directives are filled in when the run starts.
     names
-        Parameter names, in order, for projects whose arrays have none.
+        Names of the model's arrays, in order, for projects whose arrays have none.
     options
         ``view``, ``protocol``, ``server``, ``seed``, ``facts`` and ``key`` of :class:`fedattack.record.RecordWriter`.
-        ``every`` and ``clients`` of :class:`fedattack.record.Keep`, to record less.
+        Also ``every`` and ``clients`` of :class:`fedattack.record.Keep`, to record less.
     """
 
     def __init__(self, inner: Strategy, out: Path | str, *, names: Sequence[str] | None = None, **options: Any) -> None:
@@ -57,9 +57,9 @@ class ObservedStrategy(Strategy):
         Raises
         ------
         TypeError
-            If these are not its arguments. Then there is no record yet, and the corrected call makes it.
+            If these are not its arguments. There is then no record yet, and the corrected call makes it.
         RecordError
-            Before the run starts, if the folder holds a record already or cannot be written.
+            Before the run starts, if the folder already holds a record or cannot be written.
         """
         bound = inspect.signature(self._inner.start).bind(*args, **kwargs)
         bound.apply_defaults()

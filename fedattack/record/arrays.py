@@ -92,7 +92,7 @@ class TensorFile:
             # Names that are on one side alone.
             different = sorted(set(open_file.keys()) ^ set(names))
         except (SafetensorError, OSError) as cause:
-            raise RecordError(f"{self.path} is no safetensors file ({short(str(cause), 100)})") from None
+            raise RecordError(f"{self.path} is not a safetensors file ({short(str(cause), 100)})") from None
         if different:
             raise RecordError(
                 f"{self.path} and the index name different arrays: one alone has {short(different[0], 60)}"

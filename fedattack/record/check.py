@@ -72,7 +72,7 @@ def check_record(path: Path | str) -> CheckReport:
                 report.problems.append(str(problem))
     if record.status == "open":
         report.notes.append(
-            f"the run did not end, or is still going on: {report.rounds} rounds are readable, a round in flight was "
+            f"the run has not ended, or is still running: {report.rounds} rounds are readable, a round in flight was "
             "lost"
         )
         unknown = strangers(record.path, record.index)

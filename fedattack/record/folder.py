@@ -286,7 +286,7 @@ def _parts_of(folder: Path, records: Path) -> list[Part]:
     names = sorted(path.parent.name for path in records.glob(f"*/{MANIFEST}"))
     odd = [name for name in names if not PLAIN.fullmatch(name)]
     if odd:
-        raise RecordError(f"{records}: {odd[0]!a} is no plain name of a folder, such as seed-0; rename it")
+        raise RecordError(f"{records}: {odd[0]!a} is not a plain name of a folder, such as seed-0; rename it")
     if not names and (lost := without_manifest(records)):
         raise RecordError(_without_manifest(lost[0]))
     if not names:
@@ -317,7 +317,7 @@ def read_study(folder: Path) -> dict[str, Any]:
         return {}
     study = read_sealed(folder / STUDY, _STUDY, RecordError, "delete it to go on without the facts of the run")
     if len(set(study.get("seeds", ()))) != len(study.get("seeds", ())):
-        raise RecordError(f"{folder / STUDY}: seeds: one stands there twice")
+        raise RecordError(f"{folder / STUDY}: seeds: one occurs twice")
     return dict(study)
 
 

@@ -196,9 +196,9 @@ def _drop_former_keys(manifest: dict[str, Any], where: str) -> None:
     kept = manifest.get("kept")
     if isinstance(kept, dict):
         if kept.pop("layers", []) != []:
-            what = "keeps some arrays of the model alone"
+            what = "keeps only some arrays of the model"
         if kept.pop("sketch", None) is not None:
-            what = "keeps sketches in the place of updates"
+            what = "keeps sketches in place of updates"
     if what:
         raise RecordError(
             f"{where}: the record {what}, and this version of fedattack reads only whole updates; attack it with the "
@@ -207,7 +207,7 @@ def _drop_former_keys(manifest: dict[str, Any], where: str) -> None:
 
 
 def _read_form(adapter: TypeAdapter[Any], value: Any, where: str) -> dict[str, Any]:
-    return dict(validate(adapter, value, where, RecordError, "it is sealed, but not as fedattack writes it"))
+    return dict(validate(adapter, value, where, RecordError, "it is sealed, but not in the form that fedattack writes"))
 
 
 def _compact(value: Mapping[str, Any]) -> str:
@@ -218,7 +218,7 @@ _DEEPEST = 20
 
 
 def keep_name(text: str) -> str:
-    """Return a name from outside as it is; shorten one that is too long, and replace what is no Unicode."""
+    """Return a name from outside as it is; shorten one that is too long, and replace what is not Unicode."""
     text = text.encode("utf-8", "replace").decode()
     if len(text) <= MAX_NAME:
         return text

@@ -46,7 +46,7 @@ Finite = Annotated[float, Field(allow_inf_nan=False)]
 
 def _each_once(names: Sequence[str]) -> Sequence[str]:
     if len(set(names)) != len(names):
-        raise ValueError("a name stands there twice")
+        raise ValueError("a name occurs twice")
     return names
 
 

@@ -54,7 +54,7 @@ def _write_key(path: Path, private: bytes, public: bytes) -> None:
     # lexists: a link that leads nowhere counts as there, too.
     for file in (path, beside):
         if os.path.lexists(file):
-            raise ConfigError(f"{file} exists already, and a key is never overwritten; choose another")
+            raise ConfigError(f"{file} already exists, and a key is never overwritten; choose another")
     try:
         # The public half first: a private key without it would be refused as taken the next time.
         write_atomically(beside, public)

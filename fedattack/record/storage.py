@@ -87,7 +87,7 @@ class RecordStorage:
             return Keep.from_entry(self.manifest["kept"])
         except ConfigError as cause:
             raise RecordError(
-                f"{self.path / MANIFEST}: {cause}; it is sealed, but not as fedattack writes it"
+                f"{self.path / MANIFEST}: {cause}; it is sealed, but not in the form that fedattack writes"
             ) from None
 
     @property
@@ -308,7 +308,7 @@ class RecordStorage:
         if checksum(mean.values()) != xxh3:
             raise RecordError(
                 f"{self.path}, round {line.number}: the mean of its replies is not the common model that followed; it "
-                "was changed, or this build of NumPy rounds otherwise than the one that recorded"
+                "was changed, or this build of NumPy rounds differently from the one that recorded"
             )
         return mean
 

@@ -205,7 +205,7 @@ class RecordWriter:
             raise RecordError(f"{path} is being written to by another run; wait until that one has ended") from None
         except FileExistsError:
             raise RecordError(
-                f"{path} holds a record already; give this run a folder of its own, or delete that one first"
+                f"{path} already holds a record; give this run a folder of its own, or delete that one first"
             ) from None
         except OSError as cause:
             raise RecordError(
@@ -265,7 +265,7 @@ class RecordWriter:
         for name in ("view", "protocol", "server", "aggregation", "seed", "kept"):
             if old[name] != new[name]:
                 raise RecordError(
-                    f"{self.path} has the {name} {short(str(old[name]), 60)}, and what is to go on with it "
+                    f"{self.path} has the {name} {short(str(old[name]), 60)}, and what is to continue it "
                     f"{short(str(new[name]), 60)}; give this run a folder of its own"
                 )
         # A record is signed as a whole, by one key.
@@ -523,7 +523,7 @@ def cannot_be_kept(arrays: Arrays) -> str:
         return f"{len(arrays):,} arrays, and at most {MAX_ARRAYS:,} are kept"
     faults = [f"{name} is {array.dtype}" for name, array in arrays.items() if array.dtype.name not in DTYPES]
     faults += [f"a name of {len(name)} characters" for name in arrays if len(name) > MAX_NAME]
-    faults += [f"{name!a} is no Unicode" for name in arrays if name.encode("utf-8", "replace").decode() != name]
+    faults += [f"{name!a} is not Unicode" for name in arrays if name.encode("utf-8", "replace").decode() != name]
     for name, array in arrays.items():
         if max(array.shape, default=0) > MAX_SIDE:
             faults.append(f"{name} has the shape {array.shape}")

@@ -163,7 +163,7 @@ def _answer_of(finding: Finding, found: Sequence[Finding], run: Mapping[str, Any
         explained = replace(explained, rows=by_guesses([finding]).rows)
     check = exposed = ""
     if finding.null is not None and finding.value is not None:
-        check = f"Where there is nothing to find, the same attack gives {shown(finding.null_value, finding.units)}."
+        check = f"The same attack gives {shown(finding.null_value, finding.units)} where there is nothing to find."
     if finding.verdict == LEAK:
         exposed = section.exposed(found)
     return Answer(
@@ -323,11 +323,12 @@ def _sure(finding: Finding, headline: Finding) -> list[str]:
     elif finding.here_low is not None:
         here = interval(finding.here_low, finding.here_high, finding.units)
         sentences.append(
-            f"In these very runs {here}, in runs like these {interval(finding.low, finding.high, finding.units)}."
+            f"The interval is {here} for these very runs, and {interval(finding.low, finding.high, finding.units)} "
+            f"for runs like these."
         )
         # The prior of how much runs differ decides much of an interval of few runs.
         if runs <= _FEW_RUNS:
-            sentences.append(f"{runs} runs tell little about how much runs differ, so the last interval is wide.")
+            sentences.append(f"{runs} runs tell little about how much runs differ, so the second interval is wide.")
         if is_of_these_runs(finding):
             sentences.append("The leak is shown for these runs. Other runs may show none.")
     return sentences

@@ -170,6 +170,6 @@ def _write(path: Path, content: bytes, mode: int) -> None:
         with os.fdopen(handle, "wb") as file:
             file.write(content)
     except FileExistsError:
-        raise ConfigError(f"{path} exists already; keys are never overwritten: choose another folder") from None
+        raise ConfigError(f"{path} already exists; keys are never overwritten: choose another folder") from None
     except OSError as cause:
         raise ConfigError(f"{path} cannot be written ({cause.strerror}); choose another folder") from None

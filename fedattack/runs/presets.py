@@ -80,7 +80,7 @@ def load_preset(name: str) -> Preset:
     try:
         return _read_preset(name, tomllib.loads(files[name].read_text(encoding="utf-8")))
     except (tomllib.TOMLDecodeError, KeyError, TypeError) as cause:
-        raise ConfigError(f"{files[name]} is no preset: {type(cause).__name__}: {short(str(cause), 200)}") from None
+        raise ConfigError(f"{files[name]} is not a preset: {type(cause).__name__}: {short(str(cause), 200)}") from None
 
 
 def _read_preset(name: str, value: Mapping[str, Any]) -> Preset:

@@ -52,9 +52,9 @@ def check_free(out: Path) -> Path:
 
 
 def _refuse_taken(out: Path) -> ConfigError:
-    taken = f"{out} exists already; give this run a folder of its own, or delete that one first"
+    taken = f"{out} already exists; give this run a folder of its own, or delete that one first"
     if out.is_dir() and "preset" in read_study(out):
-        taken += f"; `fedattack resume {in_command(out)}` goes on with the run that is there"
+        taken += f"; `fedattack resume {in_command(out)}` continues the run that is there"
     return ConfigError(taken)
 
 

@@ -70,7 +70,8 @@ class StudySettings(SettingsModel):
     )
     canary_examples: int = setting(
         0,
-        "examples of noise that a coin puts among a client's or not, to measure the run's ε; at least 2, or 0 for none",
+        "examples of noise, each of which a coin adds to a client's or not, to measure the run's ε; at least 2, or 0 "
+        "for none",
         ge=0,
         le=100000,
     )
@@ -122,7 +123,7 @@ class StudySettings(SettingsModel):
     )
     auxiliary: int = setting(
         0,
-        "with a property, a sensitive column, private attributes or nulls, examples that the attacker has; 0 for "
+        "examples that the attacker has, with a property, a sensitive column, private attributes or nulls; 0 for "
         "all that no client and no target uses, with nulls for none",
         ge=0,
     )
@@ -138,28 +139,29 @@ class StudySettings(SettingsModel):
     )
     victims: int = setting(
         0,
-        "with sensitive, server=isolating or server=inconsistent, of how many clients, from the first: whose examples "
-        "are asked about, whom the server isolates or takes out of sums; 0 for all",
+        "with sensitive, server=isolating or server=inconsistent: how many clients, counted from the first, are "
+        "asked about, isolated or taken out of sums; 0 for all",
         ge=0,
     )
     server: str = setting(
         "passive",
         "passive follows the protocol. Active ones: isolating sends each victim its own model back instead of the "
         "average; inconsistent, with secagg, sends all but one victim a model that does not learn, so that the sum is "
-        "the victim's alone, in so many more exchanges a round; imprint sends weights of a first layer by which "
-        "examples can be read off; fishing sends weights of the last layer by which examples of one class alone move "
-        "what is before it; canary sends weights of a first layer of which each neuron is moved by one target alone",
+        "the victim's alone, in so many more exchanges a round; imprint sends weights of a first layer from which "
+        "examples can be read off; fishing sends weights of the last layer with which only examples of one class "
+        "move the layers before it; canary sends weights of a first layer with which only one target moves each neuron",
         words=Words(("passive", "isolating", "inconsistent", "imprint", "fishing", "canary")),
     )
     departures: int = setting(
         0,
-        "with server=imprint, fishing or canary, in how many rounds, from the first, the server departs; 0 for all. "
+        "with server=imprint, fishing or canary: in how many rounds, counted from the first, the server departs; 0 "
+        "for all. "
         "Such a round trains nothing",
         ge=0,
     )
     permute_sensitive: bool = setting(
         False,
-        "a null run of attribute inference: clients train on examples among which the sensitive column is shuffled",
+        "a null run of attribute inference: clients train on examples whose sensitive column is shuffled",
     )
     seed: int = setting(0, "seed of everything random in a run", ge=0, internal=True)
     dealt: str = setting(
@@ -236,8 +238,7 @@ class RunSettings(DpSgdSettings, RecupSettings, SoteriaSettings, NoiseSettings, 
     )
     canaries: int = setting(
         0,
-        "clients beside the others that each send a random direction, to measure the run's ε; at least 2, or 0 "
-        "for none",
+        "additional clients, each of which sends a random direction, to measure the run's ε; at least 2, or 0 for none",
         ge=0,
         le=1000,
     )
@@ -251,7 +252,7 @@ class RunSettings(DpSgdSettings, RecupSettings, SoteriaSettings, NoiseSettings, 
     )
     check_model: str = setting(
         "none",
-        "whether clients hold the model that they are sent against what an honest server could have sent: none, warn, "
+        "whether clients compare the model that they are sent with what an honest server could have sent: none, warn, "
         "or refuse to train",
         words=Words(("none", "warn", "refuse")),
     )
@@ -263,10 +264,10 @@ class RunSettings(DpSgdSettings, RecupSettings, SoteriaSettings, NoiseSettings, 
     record_id: str = setting("", "id of the record, which knowledge and truth name", internal=True)
     truth: str = setting("", "folder of the truth", internal=True)
     knowledge: str = setting("", "folder of what the attacker is assumed to know", internal=True)
-    resume: str = setting("", "file that says what the run goes on with; empty for a new run", internal=True)
+    resume: str = setting("", "file that says what the run continues from; empty for a new run", internal=True)
     runs: str = setting(
         "",
-        "file with what each of several runs has of its own, which follow each other in one Flower run; empty for one",
+        "file with what differs between several runs that follow each other in one Flower run; empty for one",
         internal=True,
     )
 

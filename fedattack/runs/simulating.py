@@ -144,8 +144,8 @@ def stopped_study(out: Path) -> dict[str, Any]:
     needed = {"preset", "settings", "seeds", "commands", "runtime"}
     if needed - study.keys() or not study["seeds"]:
         raise ConfigError(
-            f"{out} holds no run to go on with: expected what `fedattack simulate` or `audit` of a preset wrote there; "
-            "the audit of an app goes on by the command that began it"
+            f"{out} holds no run to continue: expected what `fedattack simulate` or `audit` of a preset wrote there; "
+            "the audit of an app is continued by the command that began it"
         )
     if study["runtime"] not in RUNTIMES:
         raise ConfigError(
@@ -234,8 +234,8 @@ def _going_on(part: Part, config: Mapping[str, Value], record: Record) -> dict[s
     """Return what the config of a run that goes on has of its own."""
     if config["framework"] in _WITHOUT_COMMON_MODEL:
         raise ConfigError(
-            f"{part.label} cannot be gone on with: clients of {config['framework']} keep their models in Flower's "
-            "state, which ended with the run; start it anew in another folder"
+            f"{part.label} cannot be continued: clients of {config['framework']} keep their models in Flower's "
+            "state, which ended with the run; start it again in another folder"
         )
     truth = read_truth(part.truth)
     truth.check_nodes(record.nodes, seed=int(config["seed"]))

@@ -81,7 +81,7 @@ def check_trackers(mlflow: str | None, folder: Path | None) -> None:
     check_extra("--tensorboard", "tensorboard")
     # TensorBoard shows all events of a folder as one run.
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise ConfigError(f"--tensorboard {folder}: it exists already; choose a folder that is new or empty")
+        raise ConfigError(f"--tensorboard {folder}: it already exists; choose a folder that is new or empty")
 
 
 def read_report(folder: Path) -> TrackedReport:

@@ -1,6 +1,6 @@
-"""Note, on the auditor's side, what clients train on: what an audit holds the attacks against.
+"""Note for the auditor what clients train on: the truth by which an audit judges attacks.
 
-No attack reads it. Nothing here imports torch or scikit-learn: what an app does not import is not watched.
+No attack reads it. Nothing here imports torch or scikit-learn: it watches only frameworks that the app imports.
 """
 
 from fedattack.witness.flower import WITNESS_FOLDER, WitnessedClientApp, WitnessMod, watching_server

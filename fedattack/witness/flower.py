@@ -52,24 +52,24 @@ WITNESS_FOLDER = "FEDATTACK_WITNESS"
 
 
 class WitnessedClientApp(ClientApp):
-    """A ClientApp that notes what it trains on, and otherwise is the app that it wraps.
+    """A ClientApp that notes what it trains on, and otherwise behaves like the app that it wraps.
 
     Parameters
     ----------
     inner
         The project's own ClientApp.
     folder
-        Where to write, on the client's own machine; see :func:`fedattack.witness.read_witnesses`.
+        Folder to write into, on the client's own machine; :func:`fedattack.witness.read_witnesses` reads it.
     seed
-        Key of the hashes; the same for all clients.
+        Key of the examples' hashes; use the same for all clients.
     keep
-        Examples to keep of each role.
+        Number of examples to keep of each role (trained, evaluated).
     hold_out
-        Which examples clients are kept from training on: this changes the run.
+        Which examples clients do not train on; this changes the run.
 
     Notes
     -----
-    Nothing here draws a random number, and no error of the watching reaches the app.
+    It draws no random number, and its own errors never reach the app.
     """
 
     def __init__(
@@ -93,24 +93,24 @@ class WitnessedClientApp(ClientApp):
 class WitnessMod:
     """A client mod that notes what its client trains on, on the client's own machine.
 
-    Put it first, so that all other mods are behind it::
+    Put it first, before all other mods::
 
         app = ClientApp(client_fn, mods=[WitnessMod()])
 
-    Each run has a folder of its own in there, ``run-ID``. ``fedattack gather`` makes one truth of the folders of
-    several machines. The hashes of all machines have the same key, or nobody could tell who holds the same example.
+    Each run gets its own subfolder, ``run-ID``. ``fedattack gather`` makes one truth from the folders of several
+    machines. The hashes of all machines have the same key, so that equal examples have equal hashes.
 
     Parameters
     ----------
     folder
-        Where to write. Without it the environment variable :data:`WITNESS_FOLDER` says where, so that each site decides
-        for itself; without either, nothing is noted. Take an absolute path.
+        Folder to write into, an absolute path. Without it the environment variable :data:`WITNESS_FOLDER` names the
+        folder, so each site decides for itself; without either, the mod notes nothing.
     keep
-        Examples to keep of each role.
+        Number of examples to keep of each role (trained, evaluated).
 
     Notes
     -----
-    Nothing here draws a random number, and no error of the watching reaches the app.
+    It draws no random number, and its own errors never reach the app.
     """
 
     def __init__(self, folder: Path | str | None = None, *, keep: int = KEEP) -> None:
@@ -136,7 +136,7 @@ class WitnessMod:
 
 @contextmanager
 def watching_server(folder: Path | str) -> Iterator[None]:
-    """Note what a ServerApp's own process evaluates on, which no client holds; the node is then ``server``."""
+    """Note which examples, held by no client, a ServerApp's own process evaluates on; the node is then ``server``."""
     watch = CallWatch(0, KEEP)
     watch.notes |= dict.fromkeys(sources.install())
     try:
@@ -349,7 +349,7 @@ def _mods_behind(function: Any) -> tuple[str, ...]:
 
 
 def name_of_mod(mod: object) -> str:
-    """Return the name of a mod, and what a known one was made with; what else a mod holds may be a secret."""
+    """Return the name of a mod, and the arguments of a known one; anything else that a mod holds may be a secret."""
     if isinstance(mod, FunctionType):
         return mod.__name__
     kind = type(mod)

@@ -1,4 +1,4 @@
-"""Examples that a client is kept from training on."""
+"""Examples that a client does not train on."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,14 +10,14 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True)
 class HoldOut:
-    """Which examples a client is kept from training on, so that there are some that nobody trained on.
+    """Which examples a client does not train on, so that there are some that nobody trained on.
 
     Attributes
     ----------
     share
-        Of all examples, between 0 and 1.
+        Share of all examples, between 0 and 1.
     seed
-        Another seed holds out others.
+        Seed of the choice: another seed holds out other examples.
     """
 
     share: float

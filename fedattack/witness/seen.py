@@ -1,4 +1,4 @@
-"""What a witness notes of one client: examples, model, training."""
+"""What a witness notes about one client: examples, model, training."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -46,25 +46,24 @@ class SeenExamples:
     Attributes
     ----------
     x
-        (kept, …): those with the smallest hashes, which are a uniform sample of all; of structured type where the model
-        takes more than one array of numbers, see :mod:`fedattack.base.structured`.
+        (kept, …): the examples with the smallest hashes, a uniform sample of all; of structured type if the model takes
+        more than one array of numbers, see :mod:`fedattack.base.structured`.
     y
-        (kept,): their labels, int64, or float32 where they are no classes; :data:`UNKNOWN` where no label was seen.
+        (kept,): their labels, int64, or float32 if they are not classes; :data:`UNKNOWN` if no label was seen.
     hashes
-        (kept, 16) uint8: keyed hash of each one's inputs alone, without labels, in ascending order.
+        (kept, 16) uint8: keyed hash of the inputs of each, without labels, in ascending order.
     total
-        How many distinct ones there were; an estimate where a note says so.
+        Number of distinct examples; an estimate if a note says so.
     counts
-        How many of each class are among them.
+        Number of distinct examples of each class.
     places
-        (kept,): which of them are one example that came as several inputs, by a number for each example; of none where
-        that is not known, or each input is an example.
+        (kept,): number of the example to which each input belongs, if one example came as several inputs; empty if that
+        is not known, or each input is an example.
     again, again_y
-        (again,): for each further copy that the client has of a kept example, which one that is, and the copy's label,
-        like ``y``; of none where it is not known how often the client has each.
+        (again,): for each further copy of a kept example, its index among these, and the copy's label, like ``y``;
+        empty if it is not known how often the client has each.
     order
-        (kept,): which row of the owner's own table each is, -1 for one that comes again; ``None`` where no owner states
-        a table.
+        (kept,): row of each in the owner's own table, -1 for one that comes again; ``None`` if no owner states a table.
     """
 
     x: Annotated[NDArray[Any], Axes("examples", rest=True, nan=True, kinds=ANY_KIND)]
@@ -90,7 +89,7 @@ class SeenExamples:
         return len(self.hashes)
 
     def fault(self) -> str:
-        """Say what does not fit together of examples that were read, or nothing."""
+        """Say which arrays of examples that were read do not fit together; empty if all do."""
         if self.hashes.shape[1] != HASH:
             return f"hashes: expected uint8 (n, {HASH}), got {self.hashes.shape}"
         if self.y.dtype not in (np.int64, np.float32) or len(self.y) != len(self):
@@ -113,7 +112,7 @@ def _write_name(file: Path) -> str:
 
 def _read_name(name: str) -> Path:
     if not PLAIN.fullmatch(name):
-        raise ValueError("it is no name of a file")
+        raise ValueError("it is not the name of a file")
     return Path(name)
 
 
@@ -127,17 +126,17 @@ class WitnessedModel:
         ``package.module:Name`` of what builds a model of the same names and shapes when it is called with
         ``arguments``; ``None`` if none is known.
     arguments
-        Keyword arguments, as JSON knows them.
+        Keyword arguments, as JSON values.
     input_shape
         Shape of one example.
     classes
         Width of the output.
     loss
-        A name of :data:`fedattack.learning.LOSSES`; ``None`` if it is none of them.
+        A name in :data:`fedattack.learning.LOSSES`; ``None`` for any other loss.
     why
         Why ``spec`` or ``loss`` is ``None``, else empty.
     personal
-        Names of what the client trains and does not send.
+        Names of the arrays that the client trains and does not send.
     frozen
         An ``.npz`` with the weights that no client sends or trains, by the model's names; ``None`` if there are none.
     """
@@ -159,21 +158,21 @@ class WitnessedTraining:
     Attributes
     ----------
     optimizer
-        Name of its class, with those of its other numbers that are not PyTorch's usual ones.
+        Name of its class, with those of its other numbers that are not PyTorch's defaults.
     lr
         Learning rate; ``None`` if it is not one number.
     momentum, weight_decay
-        0 where the optimizer has none.
+        0 if the optimizer has none.
     batch_sizes
-        The most frequent first.
+        Sizes of batches, the most frequent first.
     steps
         Steps of the optimizer in one round.
     epochs
         Passes over the training examples in one round; ``None`` if that is not known.
     augmented
-        Whether one example came as several inputs; ``None`` if that is not known.
+        Whether one example came as several inputs; ``None`` if this is not known.
     together
-        How many batches a step of the optimizer takes, on average: more than one where gradients are accumulated.
+        Batches in one step of the optimizer, on average: more than one if gradients are accumulated.
     """
 
     optimizer: Text
@@ -199,9 +198,9 @@ class AskedToTrain:
     type
         The message's type, such as ``train``.
     arrays
-        By the name of each record of arrays, the names of these.
+        Names of the arrays, by the name of the record that holds them.
     configs
-        By the name of each record of settings, these, as far as they are numbers, texts or lists of them.
+        Settings that are numbers, texts or lists of these, by the name of the record that holds them.
     """
 
     type: Text
@@ -211,7 +210,7 @@ class AskedToTrain:
 
 @dataclass(frozen=True, eq=False)
 class Witness:
-    """What was seen of one node.
+    """What a witness saw of one node.
 
     Attributes
     ----------
@@ -224,22 +223,22 @@ class Witness:
     evaluated
         Examples that the model took and that never led to one.
     model, training
-        ``None`` where none was seen.
+        ``None`` if none was seen.
     mods
         The ClientApp's mods, with their numbers.
     notes
-        What a reader must know: what was not covered, and what is an estimate.
+        What a reader must know: what the witness did not cover, and what is an estimate.
     run
-        Flower's id of the run; empty where it is not known.
+        Flower's id of the run; empty if it is not known.
     private
-        Of a client that trains by DP-SGD, the keys of a privacy claim about one round; see
+        For a client that trains by DP-SGD, the keys of a privacy claim about one round; see
         :func:`fedattack.claims.make_claim`.
     asked
-        ``None`` where the client was not asked to train.
+        ``None`` if the client was not asked to train.
     sends
-        What each array of its replies is; nothing where it is not known.
+        What each array of its replies is; empty if that is not known.
     public
-        An ``.npz`` with the examples ``x`` whose predictions it sends, in their order; ``None`` where it sends none.
+        An ``.npz`` with the examples ``x`` whose predictions it sends, in their order; ``None`` if it sends none.
     """
 
     node: Text
@@ -258,7 +257,7 @@ class Witness:
 
 
 def counts_of(labels: Mapping[Any, float | None]) -> dict[int, int]:
-    """Count the classes among labels, in ascending order; labels that are no whole numbers are no classes."""
+    """Count the classes among labels, in ascending order; labels that are not whole numbers are not classes."""
     counts: dict[int, int] = {}
     for label in labels.values():
         # Python counts no number of floating type as whole, not even 1.0: what a regression predicts is no class.

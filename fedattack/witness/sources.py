@@ -1,4 +1,4 @@
-"""Put the hooks into the frameworks that are loaded; one that the app does not import stays out."""
+"""Put hooks into the loaded frameworks; a framework that the app does not import gets none."""
 
 import importlib
 import sys
@@ -24,10 +24,10 @@ def find_loaded() -> set[str]:
 
 
 def install() -> list[str]:
-    """Put hooks into what is loaded, unless they are there; return what could not be hooked, and why.
+    """Put hooks into the loaded frameworks, unless they have them; return what could not be hooked, and why.
 
-    The hooks stay, and do nothing where nobody watches. Compiled functions depend on which hooks there are: if these
-    came and went, they would be compiled again and again.
+    The hooks stay, and do nothing if nobody watches. Compiled functions depend on the hooks: if these came and went,
+    they would be compiled again and again.
     """
     failed = []
     # In an order that is the same in each process.
@@ -40,7 +40,7 @@ def install() -> list[str]:
 
 
 def watch_imports() -> None:
-    """Put hooks into what is loaded, and from now on into PyTorch as soon as it is: before a project makes a model."""
+    """Put hooks into the loaded frameworks, and into PyTorch once it is imported, before a project makes a model."""
     install()
     if "torch" not in sys.modules and not any(isinstance(finder, _Finder) for finder in sys.meta_path):
         sys.meta_path.insert(0, _Finder())

@@ -1,4 +1,4 @@
-"""What a client states of its training itself, where no framework is watched."""
+"""What a client itself states about its training, if no framework is watched."""
 
 from typing import Any
 
@@ -9,14 +9,14 @@ from fedattack.witness.watch import CallWatch
 
 
 def trained_on(x: Any, y: Any = None) -> None:
-    """State on which examples a client trains, where no framework is watched; nothing happens where nobody watches.
+    """State on which examples a client trains, if no framework is watched; does nothing if nobody watches.
 
     Parameters
     ----------
     x
-        (n, …): inputs as the model takes them; whatever ``numpy.asarray`` takes.
+        (n, …): inputs as the model takes them; anything that ``numpy.asarray`` takes.
     y
-        (n,): their labels, whole numbers for classes.
+        (n,): their labels, whole numbers for classes; ``None`` if there are none.
     """
     _note_stated(x, y, True)
 

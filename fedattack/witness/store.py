@@ -1,7 +1,7 @@
-"""Write and read what a witness notes: one ``.npz`` a node, so that it is whole or absent.
+"""Write and read what a witness notes: one ``.npz`` per node, which is whole or absent.
 
-It holds the examples that are kept, the hashes of all that were seen, by which another process goes on, and everything
-else as JSON in an array of bytes. Nothing is pickled.
+It holds the kept examples, the hashes of all examples that were seen, from which another process continues, and
+everything else as JSON in an array of bytes. Nothing is pickled.
 """
 
 import hashlib
@@ -33,22 +33,22 @@ _HINT = "delete it, and run the app again"
 
 
 def witness_file(folder: Path, node: str) -> Path:
-    """Return where the witness of a node lies."""
+    """Return the file of a node's witness."""
     stem = node if PLAIN.fullmatch(node) else hashlib.sha256(node.encode()).hexdigest()
     return folder / f"{stem}.npz"
 
 
 def write_witness(folder: Path, witness: Witness, memory: Mapping[str, NDArray[Any]] | None = None) -> Path:
-    """Write a witness, in the place of an older one of its node, and return the file.
+    """Write a witness, replace an older one of the same node, and return the file.
 
     Parameters
     ----------
     folder
-        Made, for its owner alone, if it is not there.
+        Created for its owner only, if it does not exist.
     witness
         What to write.
     memory
-        Further arrays, by which another process goes on; see :func:`read_memory`.
+        Further arrays, from which another process continues; see :func:`read_memory`.
 
     Raises
     ------
@@ -73,10 +73,10 @@ def read_witnesses(folder: Path) -> list[Witness]:
     Raises
     ------
     ConfigError
-        In one line, if there is no such folder, or a file in it is no witness.
+        If the folder does not exist, or a file in it is not a witness.
     """
     if not folder.is_dir():
-        raise ConfigError(f"{folder} is no folder; expected one that a witness has written")
+        raise ConfigError(f"{folder} is not a folder; expected one that a witness has written")
     check_folder(folder, ConfigError)
     witnesses = [read_witness(path) for path in sorted(folder.glob("[!.]*.npz"))]
     nodes = [witness.node for witness in witnesses]
@@ -92,7 +92,7 @@ def read_witness(path: Path) -> Witness:
     Raises
     ------
     ConfigError
-        In one line, if it is no witness.
+        If it is not a witness.
     """
     witness = read_arrays(Witness, path, ConfigError, _HINT, text=_ABOUT)
     if witness.public is not None:
@@ -109,7 +109,7 @@ def read_memory(path: Path, *names: str) -> dict[str, NDArray[Any]]:
     Raises
     ------
     ConfigError
-        In one line, if they are not there.
+        If they are missing.
     """
     arrays = read_npz(path, ConfigError, _HINT, *(f"memory_{name}" for name in names))
     return {name: arrays[f"memory_{name}"] for name in names}

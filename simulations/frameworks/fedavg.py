@@ -78,7 +78,7 @@ def _strategy_of_sums(run: ServedRun) -> Callable[..., SecureFedAvg]:
     if not settings.is_active:
         return SecureFedAvg
     if run.checkpoint is not None:
-        raise ConfigError(f"server = {settings.server!r}: behind SecAgg+ a stopped run cannot be gone on with")
+        raise ConfigError(f"server = {settings.server!r}: behind SecAgg+ a stopped run cannot be continued")
     if settings.server in ("imprint", "canary"):
         return partial(ImprintingSecureFedAvg, imprint=make_departure(study), departures=settings.departures)
     plan = plan_secure_aggregation(study.models.initial_arrays(), sampling=run.sampling, max_examples=max(study.sizes))

@@ -150,7 +150,7 @@ def test_a_run_folder_that_is_taken_is_refused(call, tmp_path):
     folder = MESSAGE_API.copy(tmp_path)
     code, _, err = call("audit", folder, "--out", folder)
     assert code == 2
-    assert "exists already; give this run a folder of its own" in err
+    assert "already exists; give this run a folder of its own" in err
 
 
 def test_several_seeds_and_one_seed_are_refused_together(tmp_path):

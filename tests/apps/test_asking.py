@@ -335,7 +335,7 @@ def test_replies_of_another_form_are_left_out_by_name(tmp_path, here):
     answers, notes = ask(app, part, witnesses_of(part), targets)
     assert len({*answers.nodes.tolist()}) == CLIENTS - 1
     assert len(notes) == 1
-    assert notes[0].startswith("2 replies left out: its reply holds other arrays than it was sent: module.net.0.")
+    assert notes[0].startswith("2 replies left out: its reply does not hold the arrays that it was sent: module.net.0.")
     assert "appeared" in notes[0]
     assert "vanished" in notes[0]
 

@@ -264,7 +264,7 @@ def test_what_no_judge_can_judge_leaves_a_page_all_the_same(part, monkeypatch):
     assert "ZeroDivisionError: of strange numbers" in run["unanswered"]
     failed = [entry for entry in run["untried"] if "failed" in entry]
     assert [entry["why"].startswith("sia could not be judged: ZeroDivisionError") for entry in failed] == [True]
-    assert not any("the reason stands above" in entry["why"] for entry in run["untried"])
+    assert not any("the reason is above" in entry["why"] for entry in run["untried"])
     assert "No attack could be judged." in text
     assert "No question was answered" in text
 
@@ -321,7 +321,7 @@ def test_a_page_that_asks_for_trust_does_not_hide_why_there_is_no_answer(part, m
     watch = Watch(say=lambda _, text: said.append(text))
     with pytest.raises(NeedsError, match="it lacks something"), explaining(order(part), watch):
         raise NeedsError("it lacks something")
-    assert said == ["no page was written either: the folder asks for code"]
+    assert said == ["no page was written, either: the folder asks for code"]
 
 
 def test_nothing_is_written_into_a_folder_in_which_another_command_is_at_work(part):

@@ -219,7 +219,7 @@ def test_that_a_function_draws_at_random_is_told():
     playing = player(lambda arrays, x, y: np.random.random(len(y)))  # noqa: NPY002 - what an owner may do
     playing.losses()
     assert any(
-        "--losses m:l returns other numbers when it is called again" in line for line in playing.list_assumptions()
+        "--losses m:l returns different numbers when it is called again" in line for line in playing.list_assumptions()
     )
     still = player()
     still.losses()
@@ -305,7 +305,7 @@ def test_examples_without_labels_have_one_for_all(tmp_path, monkeypatch):
         (lambda one, all_: (X, Y, X, Y[:2]), "held out: expected one finite number as the label"),
         (
             lambda one, all_: (np.random.normal(size=(5, 3)), Y),  # noqa: NPY002
-            "returns other examples of partition 0 when it is called",
+            "returns different examples of partition 0 when it is called",
         ),
     ],
 )

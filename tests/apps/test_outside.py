@@ -67,7 +67,7 @@ def test_a_folder_without_a_serverapp_and_a_taken_record_are_refused(tmp_path):
     (tmp_path / "pyproject.toml").write_text("[project]\nname = 'x'\n")
     with pytest.raises(ConfigError, match=r"names no serverapp in \[tool.flwr.app.components\]"):
         observe_command(["flwr", "run", str(tmp_path)], tmp_path / "record", {})
-    with pytest.raises(ConfigError, match="exists already; record into a folder of its own"):
+    with pytest.raises(ConfigError, match="already exists; record into a folder of its own"):
         observe_command(["flwr", "run", str(tmp_path)], tmp_path, {})
 
 

@@ -286,7 +286,7 @@ def test_examples_that_lack_a_value_are_asked_about_where_the_model_fills_it_in(
     data = {name: (HOLES[60 * each :][:60], Y[60 * each :][:60]) for each, name in enumerate("012")}
     train_record(part.record, data, model=filling, training=LocalSGD(epochs=40, batch_size=6, lr=0.2), rounds=2)
     posed = pose(part, witnesses, most=200)
-    assert any("attacks ask by losses about" in note for note in posed.notes)
+    assert any("only asked about by their losses" in note for note in posed.notes)
     trusted = {filling.spec}
     knowledge = read_knowledge(part.knowledge, trusted=trusted)
     lacks = np.isnan(knowledge.targets.x).any(axis=1)
@@ -325,8 +325,8 @@ def test_a_client_that_trains_on_nothing_is_told_and_holds_nothing(part):
     record.close()
     whole = Part(part.folder / "with", "")
     posed = pose(whole, [*World.witnesses(10**6), idle])
-    said = [note for note in posed.notes if "trained on nothing" in note]
-    assert said == ["1 client trained on nothing, and sent back the model as it came (7): no example is theirs"]
+    said = [note for note in posed.notes if "did not train" in note]
+    assert said == ["1 client did not train, and sent the model back unchanged (7): no example is theirs"]
     assert not any("were not seen to train" in note for note in posed.notes)
     truth = read_truth(whole.truth)
     assert truth.counts[-1].sum() == 0

@@ -51,7 +51,9 @@ def test_of_models_of_another_form_alone_the_app_may_still_say_what_leaks():
     reading = read_sends(witnesses(narrow, WEIGHTS, WEIGHTS))
     assert (reading.known, reading.unread) == (None, "")
     (note,) = reading.notes
-    assert note.startswith("1 of 3 clients send something else than the others, such as models of another form: unless")
+    assert note.startswith(
+        "1 of 3 clients send something different from the rest, such as models of another form: unless"
+    )
 
 
 def test_differences_have_the_factor_of_each_client():
@@ -143,7 +145,7 @@ def test_what_most_clients_send_and_is_no_model_is_unread(kind):
     assert reading.unread.startswith(f"2 of 3 clients send 0 ({kind}), 1 ({kind}); expected the model's weights")
     few = read_sends(witnesses(sent(kind), WEIGHTS, WEIGHTS))
     assert few.unread == ""
-    assert "1 of 3 clients send something else" in few.notes[0]
+    assert "1 of 3 clients send something different" in few.notes[0]
 
 
 def test_models_of_other_shapes_are_unread():

@@ -1,4 +1,4 @@
-"""An app's audit that is stopped goes on by the command that began it, and does again only what was not whole."""
+"""An app's audit that is stopped is continued by the command that began it, and does again only what was not whole."""
 
 import json
 import os
@@ -231,7 +231,7 @@ def test_where_an_app_lies_is_known_on_the_machine_that_ran_it(app, tmp_path, ru
 
 def test_a_folder_of_a_preset_and_one_where_another_is_at_work_are_refused(app, tmp_path, runtime):
     write_study(tmp_path, {"preset": "quickstart"})
-    with pytest.raises(ConfigError, match=r"exists already; .* `fedattack resume .*` goes on with the run"):
+    with pytest.raises(ConfigError, match=r"already exists; .* `fedattack resume .*` continues the run"):
         run(app, tmp_path)
     out = tmp_path / "out"
     run(app, out, [0])

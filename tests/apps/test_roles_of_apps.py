@@ -236,7 +236,7 @@ def test_a_step_without_gradients_leaves_losses_and_says_that_roles_are_not_know
     (posed,) = pose_all([part], app=app)
     assert posed.knowledge.answers is not None
     assert posed.knowledge.roles == ()
-    assert any("what arrays are to the examples is not known" in note for note in posed.notes)
+    assert any("the roles of the arrays are not known" in note for note in posed.notes)
     for attack in ("exact", "labels"):
         with pytest.raises(NeedsError, match="does not know the clients' model"):
             ATTACKS[attack].run(Record(part.record), posed.knowledge, device="cpu")

@@ -91,9 +91,7 @@ def test_the_page_names_the_array_and_the_way(tmp_path):
     writer.write(Exchange(1, {"w": np.zeros(2)}, [], others=others))
     writer.close()
     (line,) = list_told_labels(Record(tmp_path / "record"))
-    assert line.startswith(
-        "labels are told by g.x in messages query.back that the server sends to clients: each of 60 r"
-    )
+    assert line.startswith("g.x in messages query.back that the server sends to clients reveals labels: each of 60 r")
 
 
 @pytest.mark.parametrize("back", [{}, {"g.x": 0}])
@@ -113,4 +111,4 @@ def test_gradients_in_training_messages_tell_labels_unless_clients_send_such_an_
         assert told == []
         return
     (line,) = told
-    assert line.startswith("labels are told by g.x in messages train that the server sends to clients: each of 40 rows")
+    assert line.startswith("g.x in messages train that the server sends to clients reveals labels: each of 40 rows")

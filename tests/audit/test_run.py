@@ -166,7 +166,7 @@ def test_a_killed_run_and_a_damaged_round_are_audited_with_a_note(tmp_path):
     findings = audit_folder(tmp_path, device="cpu")
     assert findings[0].series["per_round"]["rounds"] == [1, 3]
     facts = json.loads((tmp_path / "run.json").read_text())
-    assert "the run did not end" in " ".join(facts["notes"])
+    assert "the run has not ended" in " ".join(facts["notes"])
     (line,) = facts["left_out"]
     assert "left out as damaged" in line
 

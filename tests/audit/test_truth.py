@@ -47,8 +47,8 @@ def test_targets_of_nobody_may_come_from_a_client_s_data(tmp_path):
     [
         (["", "b"], r"expected a client's name or nothing for each of 3 targets; got <U1 \(2,\)"),
         ([["", "b", "c"]], r"for each of 3 targets; got <U1 \(1, 3\)"),
-        (["", "b", "z"], "'z' is no client"),
-        (["", SEVERAL, ""], r"'\*' is no client"),
+        (["", "b", "z"], "'z' is not a client"),
+        (["", SEVERAL, ""], r"'\*' is not a client"),
         (["a", "b", ""], "target 0 has an origin, but somebody holds it"),
         (["", "b", "a"], "target 2 has an origin, but somebody holds it"),
     ],
@@ -147,7 +147,7 @@ def test_attributes_survive_the_disk(tmp_path):
         ({"values": np.array([0.0, 1.0, 1.0])}, "got float64"),
         ({"values": np.array([0, 1, 2])}, "expected indices 0 … 1"),
         ({"values": np.array([], dtype=int), "owners": ()}, "at least one example"),
-        ({"owners": ("a", "b", "stranger")}, "stranger is no client"),
+        ({"owners": ("a", "b", "stranger")}, "stranger is not a client"),
     ],
 )
 def test_attributes_that_contradict_themselves_are_refused(tmp_path, changes, message):
@@ -190,7 +190,7 @@ def test_records_survive_the_disk(tmp_path):
         ({"x": np.full((3, 2), np.nan)}, "expected finite numbers"),
         ({"x": np.ones(3)}, "each with a label"),
         ({"x": np.ones(3, [("ids", int)])}, "that are one array each"),
-        ({"owners": ("a", "b", "stranger")}, "stranger is no client"),
+        ({"owners": ("a", "b", "stranger")}, "stranger is not a client"),
     ],
 )
 def test_records_that_contradict_themselves_are_refused(tmp_path, changes, message):
@@ -232,7 +232,7 @@ def test_another_threat_s_answer_is_kept_and_checked(tmp_path):
     assert list(answers) == ["my-threat"], "a file that the holdings do not list is no answer"
     np.testing.assert_array_equal(answers["my-threat"]["levels"], np.arange(3))
     np.savez(tmp_path / "answer.my-threat.npz", levels=np.arange(4))
-    with pytest.raises(DataError, match=r"answer\.my-threat\.npz is another file than was written"):
+    with pytest.raises(DataError, match=r"answer\.my-threat\.npz is not the file that was written"):
         read_truth(tmp_path)
     with pytest.raises(DataError, match="expected a name of letters"):
         write_truth(tmp_path, **given, answers={"../elsewhere": {}})

@@ -224,7 +224,7 @@ def test_numbers_are_cast_to_the_type_of_their_field(tmp_path):
         ({"entry": {"trained": {"total": 3}}}, "trained_x: 4 examples of 3"),
         ({"entry": {"clients": ["a", "b", "c"]}}, r"score/sia: expected numbers \(3, 3\), got float32 \(3, 2\)"),
         ({"entry": {"clients": [1]}}, "about: clients.0: input should be a valid string"),
-        ({"about": np.zeros(3, np.uint8)}, "about is no JSON"),
+        ({"about": np.zeros(3, np.uint8)}, "about is not valid JSON"),
         ({"about": np.zeros(3)}, "about: expected bytes or a text, got float64"),
     ],
 )

@@ -185,7 +185,7 @@ def test_two_arrays_of_one_name_and_python_objects_are_refused(tmp_path):
 def test_an_array_that_numpy_would_not_have_written_so_is_not_inflated(tmp_path):
     with zipfile.ZipFile(tmp_path / "x.npz", "w", zipfile.ZIP_LZMA) as archive:
         archive.writestr("x.npy", lying("(8,)", bytes(64)))
-    refused("compressed otherwise", read_npz, tmp_path / "x.npz", DataError, HINT)
+    refused("not compressed as", read_npz, tmp_path / "x.npz", DataError, HINT)
 
 
 @pytest.mark.parametrize("damage", range(0, 200, 7))
@@ -320,11 +320,11 @@ def test_files_are_held_to_the_checksums_that_stand_beside_them(tmp_path):
     told = {"x.npz": write_npz(tmp_path / "x.npz", {"x": np.arange(3)})}
     verify_files(tmp_path, told, DataError, tmp_path / "told.json")
     write_npz(tmp_path / "x.npz", {"x": np.arange(4)})
-    refused("is another file than was written", verify_files, tmp_path, told, DataError, tmp_path / "told.json")
+    refused("is not the file that was written", verify_files, tmp_path, told, DataError, tmp_path / "told.json")
     (tmp_path / "x.npz").unlink()
     refused("cannot be read", verify_files, tmp_path, told, DataError, tmp_path / "told.json")
     for name in ("../x.npz", "/etc/passwd", "a/b", "..", ""):
-        refused("is no name of a file", verify_files, tmp_path, {name: ""}, DataError, tmp_path / "told.json")
+        refused("is not the name of a file", verify_files, tmp_path, {name: ""}, DataError, tmp_path / "told.json")
 
 
 def test_a_message_has_one_line_a_limit_and_no_control_characters():

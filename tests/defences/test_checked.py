@@ -73,7 +73,7 @@ def test_a_model_that_does_not_learn_and_one_example_are_noticed_by_what_moved()
 def test_another_model_is_a_jump():
     one, other = [*state(network(1)).values()], [*state(network(2)).values()]
     assert check_received(other, Last(one, 0.1)) == [
-        "the model does not follow from the one before: it is further away than training goes"
+        "the model does not follow from the one before: training does not move a model that far"
     ]
     assert check_received(one, Last(one, 0.0)) == []
 

@@ -97,7 +97,7 @@ FAULTS = {
     "one network fewer": (lambda folder: described(folder, hidden=[[8, 8]]), "zoo.safetensors"),
     "one value": (lambda folder: described(folder, values=["red"]), "two values"),
     "another file": (lambda folder: (folder / "zoo.safetensors").write_bytes(b"x"), "checksum"),
-    "a pickle": (lambda folder: put(folder, pickle.dumps(Bomb())), "no safetensors file"),
+    "a pickle": (lambda folder: put(folder, pickle.dumps(Bomb())), "not a safetensors file"),
     "NaN": (
         lambda folder: put(
             folder, save({k: v * np.float32("nan") for k, v in load_file(folder / "zoo.safetensors").items()})

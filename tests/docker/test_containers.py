@@ -102,7 +102,7 @@ def the_clients_are_alone(deployment: Containers) -> None:
 def a_folder_that_is_taken_is_refused(deployment: Containers) -> None:
     code, output = deployment.tell("run", "--rm", "audit")
     assert code == 2
-    assert "/runs/audit exists already" in output
+    assert "/runs/audit already exists" in output
 
 
 def test_a_defended_audit_without_tls_of_data_of_ones_own(deployment):

@@ -100,7 +100,7 @@ def _numbers(found: Any) -> list[Any]:
 
 
 def _said(run: dict[str, Any]) -> bool:
-    return any("is not signed" in note or "the run did not end" in note for note in run.get("notes", ()))
+    return any("is not signed" in note or "the run has not ended" in note for note in run.get("notes", ()))
 
 
 def read_table(folder: Path) -> dict[str, Any]:

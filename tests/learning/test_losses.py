@@ -78,7 +78,9 @@ def test_a_loss_by_import_path(tmp_path, monkeypatch):
     losses = per_record_loss("their_losses:l1")(torch.tensor([[1.0, 2.0], [0.0, 4.0]]), torch.zeros(2, 2))
     assert losses.dtype == torch.float64
     assert losses.tolist() == [3.0, 4.0]
-    with pytest.raises(ModelError, match=r"'their_losses:mean': expected one loss an example, shape \(2,\); got \(\)"):
+    with pytest.raises(
+        ModelError, match=r"'their_losses:mean': expected one loss for each example, shape \(2,\); got \(\)"
+    ):
         per_record_loss("their_losses:mean")(torch.zeros(2, 2), torch.zeros(2, 2))
 
 

@@ -431,7 +431,7 @@ def test_a_server_that_singles_a_client_out_is_recorded_as_it_is(tmp_path):
 def test_an_occupied_folder_is_refused_before_the_run(tmp_path):
     run_message(FedAvg, "strategy", tmp_path / "record")
     before = sorted((tmp_path / "record" / "rounds").iterdir())
-    with pytest.raises(RecordError, match="holds a record already"):
+    with pytest.raises(RecordError, match="already holds a record"):
         run_message(FedAvg, "strategy", tmp_path / "record")
     assert sorted((tmp_path / "record" / "rounds").iterdir()) == before
     assert check_record(tmp_path / "record").whole

@@ -12,7 +12,7 @@ from fedattack.record.project import without_misfits
 GOOD = {"w": np.ones(3, dtype=np.float32)}
 HOSTILE = {
     "a long name": {"w" * 2_000: np.ones(1, dtype=np.float32)},
-    "no Unicode": {"w\udc80": np.ones(1, dtype=np.float32)},
+    "not Unicode": {"w\udc80": np.ones(1, dtype=np.float32)},
     "a side that no array has": {"w": np.zeros((2**51, 0), dtype=np.float32)},
     "fields": {"w": np.zeros(2, dtype=[("f" * 2_000, "<f4")])},
     "text": {"w": np.array(["x"])},

@@ -166,7 +166,7 @@ def test_what_cannot_be_shrunk_is_refused_in_a_line(tmp_path):
         shrink_record(sums, tmp_path / "out", Keep(clients=0.5))
     with pytest.raises(RecordError, match="a sum takes the replies of all"):
         project_record(shrink_record(record, tmp_path / "few", Keep(clients=0.5)), tmp_path / "out")
-    with pytest.raises(RecordError, match="holds a record already"):
+    with pytest.raises(RecordError, match="already holds a record"):
         shrink_record(record, tmp_path / "sums", Keep(every=2))
     (tmp_path / "whole" / "rounds" / "000002.safetensors").write_bytes(b"damaged")
     with pytest.raises(RecordError, match="does not match its checksum"):
@@ -215,7 +215,7 @@ def test_a_whole_record_has_no_key_of_what_is_kept(tmp_path):
 )
 def test_odd_notes_of_what_is_kept_are_refused(tmp_path, change):
     resealed(tmp_path / "r", change)
-    with pytest.raises(RecordError, match="sealed, but not as fedattack writes it"):
+    with pytest.raises(RecordError, match="sealed, but not in the form that fedattack writes"):
         Record(tmp_path / "r", thinned=True)
 
 
@@ -243,10 +243,10 @@ FROZEN_ONE = {"name": "back.w", "shape": [12], "dtype": "float32", "role": "para
 @pytest.mark.parametrize(
     ("kept", "left_out", "words"),
     [
-        ({"layers": ["head.*"]}, [FROZEN_ONE], "keeps some arrays of the model alone"),
+        ({"layers": ["head.*"]}, [FROZEN_ONE], "keeps only some arrays of the model"),
         ({"layers": []}, [FROZEN_ONE], "lacks some arrays of the model"),
-        ({"layers": [], "sketch": 12}, [], "keeps sketches in the place of updates"),
-        ({"layers": {}}, [], "keeps some arrays of the model alone"),
+        ({"layers": [], "sketch": 12}, [], "keeps sketches in place of updates"),
+        ({"layers": {}}, [], "keeps only some arrays of the model"),
         ({"layers": []}, None, "lacks some arrays of the model"),
     ],
 )

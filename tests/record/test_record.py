@@ -252,7 +252,7 @@ def test_a_half_written_last_line_is_what_a_kill_leaves(tmp_path):
     assert [item.number for item in Record(tmp_path / "record")] == [1]
     report = check_record(tmp_path / "record")
     assert not report.problems
-    assert "did not end" in report.notes[0]
+    assert "has not ended" in report.notes[0]
 
 
 KILLED = """
@@ -326,9 +326,9 @@ def test_a_record_goes_on_after_a_kill(tmp_path, delay):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"view": "aggregate"}, "has the view individual, and what is to go on with it aggregate"),
+        ({"view": "aggregate"}, "has the view individual, and what is to continue it aggregate"),
         ({"protocol": "fedsgd"}, "has the protocol fedavg"),
-        ({"seed": 8}, "has the seed 7, and what is to go on with it 8"),
+        ({"seed": 8}, "has the seed 7, and what is to continue it 8"),
     ],
 )
 def test_another_kind_of_run_does_not_go_on_with_a_record(folder, options, message):
@@ -424,7 +424,7 @@ def test_a_full_disk_ends_the_recording_and_not_the_run(tmp_path):
 
 
 def test_two_runs_cannot_share_a_folder(folder):
-    with pytest.raises(RecordError, match="holds a record already"):
+    with pytest.raises(RecordError, match="already holds a record"):
         RecordWriter(folder)
     assert check_record(folder).whole
 

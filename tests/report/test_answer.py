@@ -156,7 +156,7 @@ def test_the_answer_does_not_contradict_a_leak_in_the_table(verdict):
 def test_labels_that_explain_a_leak_are_in_the_answer_and_not_in_the_sixth_row():
     (answer,) = answers_of([asr(), beside("asr-beyond-labels", "no evidence", 0.59)], RUN)
     # 0.6 − 0.59 + √(0.02² + 0.02²)
-    said = "Yes: 5.8 times as often as guessing; labels alone explain it but for at most 3.8 points."
+    said = "Yes: 5.8 times as often as guessing; labels alone explain all but at most 3.8 points of it."
     assert answer.short == said
     assert "hardly which one" in " ".join(answer.why)
     (answer,) = answers_of([asr(), beside("asr-beyond-labels", "leak", 0.2)], RUN)
@@ -192,23 +192,23 @@ def test_nothing_that_is_not_shown_explains_a_leak(headline, hardest):
     (answer,) = answers_of([headline, hardest], RUN)
     assert answer.short == "Yes: 5.8 times as often as guessing."
     assert answer.why[-1].startswith("It is not decided whether single examples add to what labels and site give: ")
-    assert "site explain it" not in " ".join(answer.why)
+    assert "site explain all" not in " ".join(answer.why)
 
 
 def test_where_the_null_is_above_the_success_nothing_is_left():
     (answer,) = answers_of([asr(), beside("asr-beyond-site", "no evidence", 0.7)], RUN)
-    assert answer.short.endswith("; labels and site explain it but for at most 0.0 points.")
+    assert answer.short.endswith("; labels and site explain all but at most 0.0 points of it.")
 
 
 def test_parts_that_agree_leave_the_explanation():
     (answer,) = answers_of([with_parts(0.1, 0.4, 0.09, 0.01), beside("asr-beyond-site", "no evidence", 0.59)], RUN)
-    assert answer.short.endswith("; labels and site explain it but for at most 3.8 points.")
+    assert answer.short.endswith("; labels and site explain all but at most 3.8 points of it.")
 
 
 def test_targets_on_which_the_attack_shows_nothing_do_not_explain_a_leak():
     few = replace(beside("asr-beyond-site", "no evidence", 0.5), n=40)
     (answer,) = answers_of([asr(), few], RUN)
-    assert any("is tested on the 40 of 3,000 targets that have counterparts" in words for words in answer.why)
+    assert any("uses the 40 of 3,000 targets that have counterparts" in words for words in answer.why)
     (answer,) = answers_of([asr(), replace(few, low=0.05)], RUN)
     assert answer.short == "Yes: 5.8 times as often as guessing."
     assert "on these targets the attack itself is no better than guessing" in answer.why[-1]

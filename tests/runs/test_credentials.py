@@ -77,10 +77,10 @@ def test_nothing_is_overwritten_and_nonsense_is_refused_in_one_line(tmp_path):
     before = {path: path.read_bytes() for path in tmp_path.iterdir()}
     (tmp_path / "file").write_text("")
     for call, message in (
-        (lambda: make_certificates(tmp_path, ["localhost"]), "ca.crt exists already; keys are never overwritten"),
+        (lambda: make_certificates(tmp_path, ["localhost"]), "ca.crt already exists; keys are never overwritten"),
         (lambda: make_certificates(tmp_path / "file" / "keys", ["localhost"]), "cannot be written"),
         (lambda: make_certificates(tmp_path / "other", []), "for no host, 365 days: expected a host"),
-        (lambda: make_node_key(tmp_path, "server.key"), "exists already"),
+        (lambda: make_node_key(tmp_path, "server.key"), "already exists"),
     ):
         with pytest.raises(ConfigError, match=message) as caught:
             call()

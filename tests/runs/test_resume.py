@@ -119,7 +119,7 @@ def test_of_two_runs_that_start_at_once_in_one_folder_one_is_refused(tmp_path):
     said = [process.communicate()[1].decode() for process in both]
     assert sorted(process.returncode for process in both) == [0, 2]
     refused = next(text for process, text in zip(both, said, strict=True) if process.returncode)
-    assert "at work in" in refused or "exists already" in refused
+    assert "at work in" in refused or "already exists" in refused
     assert check_record(out / "record").whole
 
 
@@ -209,7 +209,7 @@ def test_what_flower_does_not_keep_is_refused_before_anything_is_changed(stopped
     study = read_study(stopped)
     write_study(stopped, study | {"settings": study["settings"] | settings, "seeds": [0]})
     write_run(stopped, close=False)
-    with pytest.raises(ConfigError, match="the run cannot be gone on with: clients of fedmd keep their models"):
+    with pytest.raises(ConfigError, match="the run cannot be continued: clients of fedmd keep their models"):
         resume(stopped, command="fedattack resume", watch=Watch())
     assert len(read_study(stopped)["commands"]) == 1
     assert Record(stopped / "record").status == "open"
@@ -257,7 +257,7 @@ def test_a_server_that_was_asked_to_end_has_not_finished(stopped, idle):
 
 def test_a_study_that_lacks_something_is_refused(stopped):
     write_study(stopped, {key: value for key, value in read_study(stopped).items() if key != "seeds"})
-    with pytest.raises(ConfigError, match="holds no run to go on with"):
+    with pytest.raises(ConfigError, match="holds no run to continue"):
         resume(stopped, command="fedattack resume", watch=Watch())
 
 
@@ -288,11 +288,11 @@ def test_a_preparation_that_ends_early_leaves_the_folder_as_it_was(tmp_path, mon
 def test_a_folder_that_is_taken_stays_as_it_is(tmp_path):
     (tmp_path / "mine").write_text("mine")
     tmp_path.chmod(0o755)
-    with pytest.raises(ConfigError, match="exists already"):
+    with pytest.raises(ConfigError, match="already exists"):
         simulate(load_preset("quickstart"), {}, [0], tmp_path, command="", watch=Watch())
     assert stat.S_IMODE(tmp_path.stat().st_mode) == 0o755
 
 
 def test_a_folder_without_a_run_is_refused(tmp_path):
-    with pytest.raises(ConfigError, match="holds no run to go on with: expected what `fedattack simulate`"):
+    with pytest.raises(ConfigError, match="holds no run to continue: expected what `fedattack simulate`"):
         resume(tmp_path, command="fedattack resume", watch=Watch())

@@ -91,7 +91,7 @@ def test_events_are_read_by_tensorboard(call, reported, tmp_path, offline):
     assert f"sia.asr: {ASR.verdict}" in said
     assert (reported / "report.html").as_uri() in said
     code, _, err = call("export", reported, "--tensorboard", folder)
-    assert (code, "it exists already" in err) == (2, True)
+    assert (code, "it already exists" in err) == (2, True)
 
 
 def test_what_a_name_says_is_no_markdown_of_ours(reported, monkeypatch, tmp_path):

@@ -106,7 +106,7 @@ def test_a_file_that_is_no_witness_is_refused_in_a_line(tmp_path, changes, says)
 
 
 def test_other_files_and_folders_are_refused(tmp_path):
-    with pytest.raises(ConfigError, match="is no folder"):
+    with pytest.raises(ConfigError, match="is not a folder"):
         read_witnesses(tmp_path / "nowhere")
     path = write_witness(tmp_path, FULL)
     path.rename(witness_file(tmp_path, "18"))

@@ -41,7 +41,7 @@ def score_examples(
         total[update.rows] += gradients.scores(update)
         seen[update.rows] += 1
     if not seen.any():
-        said = f"{record.path}: no reply of a client with canaries, and no move of the common model, is there"
+        said = f"{record.path}: it holds no reply of a client with canaries, and no change of the common model"
         if left_out:
             said += f" but those that are not finite: {join_names(left_out)}"
         raise NeedsError(said)

@@ -59,7 +59,7 @@ class Canaries(BaseModel):
             # Inner products of so many directions, and of as many that nobody sent, in double precision.
             needed = 8 * (2 * self.count) ** 2 / 1e9
             raise ValueError(
-                f"count = {self.count}: the inner products of so many canary clients take {needed:,.0f} GB of "
+                f"count = {self.count}: the inner products of this many canary clients take {needed:,.0f} GB of "
                 f"memory; expected at most {MOST_CLIENTS:,}"
             )
         return self

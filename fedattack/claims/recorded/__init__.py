@@ -56,5 +56,5 @@ def _find_hindrance(record: Record, sends_models: bool) -> str:
     if not sends_models:
         return "clients send gradients or differences, and no models; check what makes them by --mechanism"
     if record.view == "aggregate" and record.server != "passive":
-        return f"its server is {record.server} and sent clients different models, whose sums tell no noise"
+        return f"its server is {record.server} and sent clients different models, so sums say nothing about noise"
     return ""

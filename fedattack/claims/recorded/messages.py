@@ -71,7 +71,7 @@ def find_hindrance(round_: Round, message: Message) -> str:
         return "it has no arrays"
     for name in message.sent:
         if name not in table:
-            return f"{short(name, _LONGEST_NAME)} is no array of the model"
+            return f"{short(name, _LONGEST_NAME)} is not an array of the model"
         why = hindrance_of(round_, table[name], message)
         if why:
             return why

@@ -89,9 +89,9 @@ def attack(
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
-    """Attack a record, with nothing but the record and the knowledge that you declare.
+    """Attack a record, using only the record and the knowledge that you declare.
 
-    The folder is data: code that it names is imported only if you name it here, too, or with --trust.
+    The folder is data: fedattack imports code that it names only if you also name it here, or with --trust.
 
     Examples: `fedattack attack sia runs/first`;
     `fedattack attack sia audit --targets mine.npz --model mypackage.models:make_net`;

@@ -88,9 +88,9 @@ def audit(
 ) -> None:
     """Run a preset, or your own Flower app unchanged; attack what its server saw; write a report.
 
-    fedattack runs a copy of your app, and watches clients while they train. This runs and imports your code. After --
-    you give the whole command that runs the app. If an audit of an app was stopped, give the same command again to
-    continue. For a preset, use `fedattack resume`.
+    fedattack runs a copy of your app, and watches clients while they train. This imports and runs your code. After --
+    give the whole command that runs the app. To continue a stopped audit of an app, run the same command again. For a
+    preset, use `fedattack resume`.
 
     Examples: `fedattack audit quickstart --out runs/first`;
     `fedattack audit sia-fedavg --out runs/mnist --set dataset=mnist --set alpha=0.1 --fail-if "sia.asr > 0.3"`;

@@ -58,7 +58,7 @@ def claim(
     fail_if: FailIfClaim = None,
     as_json: AsJson = False,
 ) -> None:
-    """Check a privacy claim: hold a declared ε against arithmetic, a record, a test of the mechanism, and canaries.
+    """Check a privacy claim: compare a declared ε with arithmetic, a record, a test of the mechanism, and canaries.
 
     Examples: `fedattack claim runs/first --claim claim.toml`;
     `fedattack claim --claim claim.toml --mechanism mypackage.privacy:noisy`;

@@ -29,9 +29,10 @@ def export(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Copy a report's findings, curves by round and page into MLflow, TensorBoard or both.
+    """Copy a report's findings, its curves by round and its page into MLflow, TensorBoard or both.
 
-    You need fedattack[mlflow] or fedattack[tensorboard]. Findings name clients: whoever reads the tracker reads them.
+    You need fedattack[mlflow] or fedattack[tensorboard]. Findings name clients: whoever can read the tracker can read
+    them.
 
     Example: `fedattack export runs/first --mlflow runs/mlflow --tensorboard runs/tensorboard/first`
     """

@@ -55,10 +55,10 @@ def gather(
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
-    """Combine a server's record with what witnesses noted on clients' machines, attack it as audit does, and report.
+    """Combine a server's record with what witnesses noted on clients' machines; attack it and report, as audit does.
 
-    `fedattack.witness.WitnessMod` writes these notes; copy them to this machine. The folders are data: a model that
-    they name is imported only with --trust, also from the working directory.
+    `fedattack.witness.WitnessMod` writes these notes; copy them to this machine. The folders are data: fedattack
+    imports a model that they name only with --trust, even from the working directory.
 
     Example: `fedattack gather audit/record north/witness south/witness --out runs/mine --trust`
     """

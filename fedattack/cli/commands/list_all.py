@@ -20,7 +20,7 @@ def list_all(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """List what you can choose from: presets by the question that they ask, attacks, data, settings.
+    """List what you can choose from: presets by their question, attacks, data, settings.
 
     Examples: `fedattack list`; `fedattack list attacks`; `fedattack list settings --json`
     """

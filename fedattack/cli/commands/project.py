@@ -19,7 +19,7 @@ def project(
 ) -> None:
     """Turn a record of single updates into what a server behind secure aggregation would have seen.
 
-    In a run folder, the record of each seed is projected. Knowledge and truth are not copied.
+    In a run folder, it projects the record of each seed. It does not copy knowledge and truth.
 
     Examples: `fedattack project runs/first/record runs/sums/record`; `fedattack project runs/first runs/sums`
     """

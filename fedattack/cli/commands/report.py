@@ -36,10 +36,10 @@ def report(
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
-    """Judge what attacks found against the truth; write report.html, findings.json, and CSV files in DIR/tables.
+    """Compare what attacks found with the truth; write report.html, findings.json, and CSV files in DIR/tables.
 
-    Code that the folder names is imported only with --trust, unless it is that of an app which this machine audited
-    into the folder, and nothing has changed since.
+    fedattack imports code that the folder names only with --trust, unless this machine audited the app into the folder
+    and nothing has changed since.
 
     Examples: `fedattack report runs/first --fail-if "sia.asr > 0.3"`; `fedattack report runs/first --pdf`;
     `fedattack report runs/first --by "A. Person" --file "residual-risk=low" --file next-test=2027-05`

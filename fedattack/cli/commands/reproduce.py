@@ -47,8 +47,8 @@ def reproduce(
 ) -> None:
     """Rerun a paper's table or figure, and write our numbers beside the paper's: DIR/NAME.md, .json and .svg.
 
-    Each cell is a run folder in DIR/cells, as `audit` makes them. The results are written anew after each cell. Give
-    the same command again to continue where it stopped. A cell's record is dropped once it is judged.
+    Each cell is a run folder in DIR/cells, as `audit` makes them. The results are written again after each cell. Run
+    the same command again to continue where it stopped. A cell's record is deleted once it is judged.
 
     Examples: `fedattack reproduce sia-table3 --out runs/paper --only dataset=synthetic --only framework=fedavg`;
     `fedattack reproduce sia-fig4 --out runs/paper --data mnist=mnist10k.npz`

@@ -51,8 +51,8 @@ def resume(
 ) -> None:
     """Continue a run that was stopped, then attack and report as audit does.
 
-    Each seed continues after its last whole round, with the settings and the runtime it was started with. Attacks that
-    have scores are not repeated, unless you give --option or --memory. A finished run stays as it is.
+    Each seed continues after its last whole round, with its settings and its runtime. Attacks that already have scores
+    are not repeated, unless you give --option or --memory. A finished run stays unchanged.
 
     Example: `fedattack resume runs/first`
     """

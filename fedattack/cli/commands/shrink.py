@@ -18,9 +18,9 @@ def shrink(
     clients: Clients = "1",
     as_json: AsJson = False,
 ) -> None:
-    """Copy a record that is too large to keep, with fewer rounds or clients; the record stays as it is.
+    """Copy a record that is too large to keep, with fewer rounds or clients; the original stays unchanged.
 
-    The copy says what it keeps, and attacks that need more refuse it. `fedattack check` says which. It is signed if
+    The copy says what it keeps. Attacks that need more refuse it; `fedattack check` says which. The copy is signed if
     FEDATTACK_SIGNING_KEY names a key.
 
     Example: `fedattack shrink runs/first/record --out runs/small/record --every 10`

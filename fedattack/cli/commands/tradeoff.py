@@ -45,11 +45,11 @@ def tradeoff(
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
-    """Sweep the strengths of defences: what each costs the model, and what it takes from the attacks.
+    """Try defences at several strengths: measure what each costs the model, and how much success it leaves the attacks.
 
     This writes DIR/tradeoff-PRESET.json, .md, .svg and .html. Each cell, a defence at a strength, is a run folder in
-    DIR/cells, as `audit` makes them. Give the same command again to continue where it stopped. Defences that the preset
-    cannot take are named with the reason; the exit code is 2 only if you asked for them.
+    DIR/cells, as `audit` makes them. Run the same command again to continue where it stopped. It names defences that do
+    not work with the preset, with the reason; the exit code is 2 only if you asked for them.
 
     Example: `fedattack tradeoff quickstart --out runs/tradeoff --defence sparsify=0.9,0.99 --defence dp-gaussian`
     """

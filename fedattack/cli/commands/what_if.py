@@ -66,9 +66,9 @@ def what_if(
 ) -> None:
     """Repeat the attacks of a finished run as if its clients had been defended, and compare.
 
-    Nothing is trained, and nothing in RUN changes. fedattack alters copies of the record, attacks them and judges. It
-    writes DIR/what-if.html, .md and .json, and a report of each copy. The page says what this cannot tell. `tradeoff`
-    trains anew. --fail-if applies to the altered copies.
+    It trains nothing, and changes nothing in RUN: it alters copies of the record, attacks them and judges. It writes
+    DIR/what-if.html, .md and .json, and a report of each copy. The page says what this cannot tell; `tradeoff` trains
+    again. --fail-if applies to the altered copies.
 
     Example: `fedattack what-if runs/first --secagg --noise 0.01 --noise 0.1 --keep 0.1 --out runs/what-if`
     """
@@ -88,7 +88,7 @@ def what_if(
     check_device(request.device)
     out = request.folder
     if out.exists():
-        raise ConfigError(f"{out} exists already; give this comparison a folder of its own")
+        raise ConfigError(f"{out} already exists; give this comparison a folder of its own")
     # Resolved: a link may lead into the run.
     if out.resolve().is_relative_to(folder.resolve()):
         raise ConfigError(f"{out} lies in {folder}, which must not change; give this comparison a folder elsewhere")

@@ -119,7 +119,7 @@ class Reproduction:
             return cls(name=path.stem, cells=_sort_cells(columns, cells), **table)
         except (tomllib.TOMLDecodeError, KeyError, TypeError, ValueError, ConfigError) as cause:
             raise ConfigError(
-                f"{path} is no reproduction ({cause}); compare it with the others in its folder"
+                f"{path} is not a reproduction ({cause}); compare it with the others in its folder"
             ) from None
 
 

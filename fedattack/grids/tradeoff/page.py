@@ -104,9 +104,9 @@ def _list_strengths(cells: Sequence[Results]) -> str:
 
 def _describe_points(results: Results) -> str:
     text = (
-        "Each point is a run of the same preset with one defence at one strength, or another value of one setting. "
+        "Each point is a run of the same preset with one defence at one strength, or a different value of one setting. "
         "Learning loss is the global model's on held-out examples after the last round; success is what the attacks "
-        "reached in that run, against attackers who do not know of the defence unless they are called adaptive."
+        "reached in that run, against attackers who do not know of the defence, unless they are called adaptive."
     )
     done = list_done(results)
     if done and losses_of(done).count(None) == len(done):
@@ -240,8 +240,9 @@ def _tabulate_comparisons(results: Results) -> PageTable | None:
                 row.append(NOTHING if share is None else f"{100 * share:.0f}%")
             rows.append(row)
     caption = (
-        "Over which share of the learning losses that a defence and another one reach it leaves the attack the least "
-        "success; of their logarithms where the largest is more than 20 times the smallest. Success is interpolated "
+        "The share of the learning losses that a defence and another one both reach, over which it leaves the attack "
+        "the least success. If the largest loss is more than 20 times the smallest, logarithms of losses count. "
+        "Success is interpolated "
         "between neighbouring losses, from the run without defence on, by point values."
     )
     if results["limit"] is not None:
@@ -280,11 +281,12 @@ def _tabulate_costs(results: Results) -> PageTable | None:
         records = "1 example"
     return PageTable(
         "Cost",
-        f"Of applying each once to an update of {cost['entries']:,} entries that a client of {records} "
-        f"computed (its training took {_write_time(cost['training']['seconds'])}): median time (fastest–slowest), "
+        f"Each defence was applied once to an update of {cost['entries']:,} entries that a client of {records} "
+        f"computed (its training took {_write_time(cost['training']['seconds'])}). Shown are the median time "
+        f"(fastest–slowest), "
         f"measured in turn in one process on one CPU, its ratio to {REFERENCE}, that of training and defence together "
         "(as in Table 1 of Cui et al. 2023), and the most memory needed beyond what was there, to a page. "
-        "DP-SGD's are those of a training with it beyond one without." + "".join(refused),
+        "For DP-SGD they are what training with it takes in addition." + "".join(refused),
         ["defence", "strength", "time", f"ratio to {REFERENCE}", "with training", "memory", "turns"],
         rows,
     )

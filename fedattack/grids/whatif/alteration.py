@@ -106,7 +106,9 @@ def read_alterations(secagg: bool, noise: Sequence[str], keep: Sequence[str]) ->
             raise ConfigError(f"--keep {text}: expected a share above 0 and up to 1, such as 0.1 for a tenth")
         asked.append(Alteration("keep", share))
     if not asked:
-        raise ConfigError("nothing is asked: give --secagg, --noise SIGMA or --keep SHARE; the last two are repeatable")
+        raise ConfigError(
+            "no change is given: use --secagg, --noise SIGMA or --keep SHARE; the last two are repeatable"
+        )
     # A dict keeps the order, and each once.
     return list(dict.fromkeys(asked))
 
@@ -127,7 +129,7 @@ def check_alterable(record: Record, alterations: Sequence[Alteration]) -> None:
         )
     if record.status == "open":
         raise RecordError(
-            f"{record.path}: the run did not end, or goes on; `fedattack resume` ends it, and then ask again"
+            f"{record.path}: the run has not ended; finish it by `fedattack resume`, then run this command again"
         )
     kinds = {alteration.kind for alteration in alterations}
     if "secagg" in kinds and record.keep.some_clients:
@@ -228,7 +230,7 @@ def _match_received(reply: Reply, common: Arrays | None) -> list[NDArray[Any]]:
     if received is None:
         received = common
     if received is None or {*received} != {*sent}:
-        raise DataError("the client sent other arrays than it received, so that there is no update to change")
+        raise DataError("the client did not send the arrays that it received, so there is no update to change")
     # In the order of what was sent, whatever the names' order in the received model.
     return list(map(received.__getitem__, sent))
 

@@ -60,17 +60,17 @@ def list_limits(cells: Sequence[AlteredCell]) -> list[str]:
     lines = []
     if kinds & {"noise", "keep"}:
         lines += [
-            "How training would have gone. Each round's model comes from the run as it was. With noise or dropped "
-            "entries the clients would have been sent other models, would have sent others back, and the model might "
-            "have learned less. `fedattack tradeoff` trains anew.",
-            "What the models that the server sends would have told. They are those of the run as it was, and what an "
-            "attack reads off them is as before. Training with the defence may leak less there.",
+            "How training would have gone. Each round's model comes from the original run. With noise or dropped "
+            "entries clients would have received and sent different models, and the model might have learned less. "
+            "`fedattack tradeoff` trains again.",
+            "What the models that the server sends would have revealed. They are those of the original run, and an "
+            "attack reads the same from them as before. Training with the defence may leak less there.",
             "What a guarantee would be. No update is clipped here, so that the noise promises no (ε, δ).",
         ]
         lines.append(_describe_knowing(cells))
     if "secagg" in kinds:
         lines.append(
-            "What secure aggregation does beside hiding: sums are computed from the replies, without cryptography and "
+            "What secure aggregation does besides hiding: sums are computed from the replies, without cryptography and "
             "without rounding. It changes the training by rounding alone, so that models of later rounds are right."
         )
     lines.append("What a better attack would find. Each number is a lower bound.")
@@ -84,8 +84,9 @@ def _describe_knowing(cells: Sequence[AlteredCell]) -> str:
             "put their own updates through it; all others do not know of it."
         )
     return (
-        "What an attacker does who knows what was changed: none of these does, and such an attacker may find more. "
-        "Those of membership and private-attribute are told where clients send models and have no defence of their own."
+        "What attackers do who know what was changed: these do not know, and those who do may find more. "
+        "The attackers of membership and private-attribute do know, if clients send models and have no defence of "
+        "their own."
     )
 
 
@@ -143,7 +144,7 @@ def list_glances(cells: Sequence[AlteredCell]) -> list[PageTable]:
         rows = [[*row[:3], row[-1]] for row in table.rows]
         caption = name
         if name not in runs[0].names:
-            caption += ": an attack on sums, which the run as it was did not make"
+            caption += ": an attack on sums, which the original run did not make"
         tables.append(PageTable(table.title, caption, ["what if", *table.header[1:3], "verdict"], rows))
     return tables
 

@@ -69,11 +69,11 @@ class AttributeJudge(Judge[AttributeCase]):
     needs_truth = ("attributes",)
     beside = ("aia", "ara", BASELINES)
     notes = (
-        "For attribute inference, what counts is the excess over guessing the attribute without any update, from the "
-        "other columns and the label. Its null compares the same answers with a shuffled truth; a null run, in which "
+        "Attribute inference is judged by the excess over guessing the attribute without any update, from the other "
+        "columns and the label. Its null compares the same answers with a shuffled truth; a null run, in which "
         "clients train on a shuffled column, is `--set permute-sensitive=true`.",
-        "For a leak, answers must depend on the values of these clients, and be right more often than the best guess. "
-        "A guess that nobody thought of, and that happens to fit these clients better, looks the same.",
+        "For a leak, answers must depend on the values of these clients, and be right more often than the best "
+        "guess. A better guess that nobody thought of would look the same.",
     )
     method: ClassVar[str] = ""
     """The method that was fixed in advance as the one that counts; the first of the scores if it is empty."""

@@ -123,10 +123,11 @@ class NumbersJudge(Judge[NumberCase]):
     case = NumberCase
     needs_truth = ("attributes",)
     notes = (
-        f"A number counts as met within {TOLERANCE} standard deviations of its column. What counts is the excess over "
-        "the best estimate without updates: a regression from the other columns and the label, or one number for all.",
+        f"A number counts as met within {TOLERANCE} standard deviations of its column. The headline is the excess "
+        "over the best estimate without updates: a regression from the other columns and the label, or one number "
+        "for all.",
         "For a leak, estimates must be nearer than the best of these, and depend on which of a client's examples has "
-        "which number. A regression that nobody thought of, and that fits these clients better, looks the same.",
+        "which number. A better regression that nobody thought of would look the same.",
     )
 
     @cached_property

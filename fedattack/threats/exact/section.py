@@ -14,7 +14,7 @@ def _name_exposed(findings: Sequence[Finding]) -> str:
         return ""
     whole = sum(row["read"] == row["examples"] for row in clients)
     if whole:
-        return f"Of {whole} of {len(clients)} clients all examples were recovered."
+        return f"All examples of {whole} of {len(clients)} clients were recovered."
     most = max(clients, key=lambda row: row["read"] / row["examples"])
     return f"Client {most['client']}: {most['read']:,} of its {most['examples']:,} examples were recovered."
 

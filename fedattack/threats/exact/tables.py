@@ -20,7 +20,11 @@ RULES = Table(
         Column("named", "read off", kinds.COUNT, about="Examples that were recovered."),
         Column("right", "of these training examples", kinds.COUNT, about="How many of them are training examples."),
         Column(
-            "error", "largest error", kinds.number(0), _say_error, about="Of these, as a share of the feature's range."
+            "error",
+            "largest error",
+            kinds.number(0),
+            _say_error,
+            about="Largest error of these, as a share of the feature's range.",
         ),
     ),
     title="How examples were told from mixtures",
@@ -37,7 +41,7 @@ CLIENTS = Table(
         Column("read", "recovered exactly", kinds.COUNT, file="read off", about="How many were recovered exactly."),
     ),
     title="What was recovered for each client",
-    caption="Of the first run, at most 20 clients.",
+    caption="At most 20 clients of the first run.",
     most=20,
     file="one row for each client",
     about="Clients of the first run.",
@@ -50,8 +54,8 @@ ROUNDS = Table(
         Column("share", "read off", kinds.SHARE),
     ),
     title="After how many rounds",
-    caption="Of the first run: the share of all examples that was recovered by then.",
-    about="Of the first run: which share of all examples was recovered by a round.",
+    caption="The share of all examples of the first run that was recovered by then.",
+    about="The share of all examples of the first run that was recovered by each round.",
 )
 
 UPDATES = Table(
@@ -64,7 +68,7 @@ UPDATES = Table(
         Column("why", "why not", kinds.TEXT, _say_why, about="Why it was not separated; empty if it was."),
     ),
     title="Whole batches",
-    caption="Of the first run, at most 20 updates: whether the batch was separated, and why not.",
+    caption="At most 20 updates of the first run: whether the batch was separated, and why not.",
     most=20,
     about="Updates of the first run: whether the whole batch was separated, and why not.",
 )

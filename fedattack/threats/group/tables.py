@@ -6,7 +6,7 @@ from fedattack.audit.table import Table, in_file
 CLIENTS = Table(
     "clients",
     in_file("client", "attribute", "adversary", "has", "replies", "right", right="named rightly"),
-    file="one row for each client, attribute and adversary; named rightly is the share of its replies",
+    file="one row for each client, attribute and adversary; named right is the share of its replies",
 )
 
 REPLIES = Table(

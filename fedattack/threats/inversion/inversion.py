@@ -296,8 +296,8 @@ class GradientInversion(Attack):
             if self.options.statistics and used < layers:
                 seen.notes.append(
                     f"round {number}, client {name}: the buffers of {layers - used} of {layers} layers of batch "
-                    "normalisation do not tell the means and variances of its batches: they are missing, unchanged or "
-                    "not finite, or counted another number of batches; the attack continues without them"
+                    "normalisation do not reveal the means and variances of its batches: they are missing, unchanged "
+                    "or not finite, or counted a different number of batches; the attack continues without them"
                 )
         return batches, replies
 

@@ -37,7 +37,7 @@ class InversionJudge(Judge[InversionCase]):
     needs_truth = ("records",)
     notes = (
         "A reconstruction is also compared with guesses without any gradient, because images of one class resemble "
-        "each other. If the residual of the replay is large, the attack assumes another computation than the "
+        "each other. If the residual of the replay is large, the attack's assumed computation differs from the "
         "client's, and its failure says nothing about privacy.",
     )
 

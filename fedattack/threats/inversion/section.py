@@ -43,8 +43,8 @@ def pictures(finding: Finding, slug: str) -> Plot:
         title,
         to_svg(figure, slug, title, described),
         "Above, what a client trained on; below, the server's reconstruction, with its peak signal-to-noise ratio. "
-        f"The first {len(images)} examples that were attacked, not the best. The server does not see the true "
-        "images; the audit knows them.",
+        f"These are the first {len(images)} examples that were attacked, not the best. Only the audit knows the true "
+        "images; the server does not.",
         ["client", "round", "peak signal-to-noise ratio", "structural similarity"],
         rows,
     )
@@ -68,7 +68,7 @@ def _best_seen(findings: Sequence[Finding]) -> str:
         return ""
     best = max(pictures, key=lambda picture: picture["psnr"])
     whose = f"client {best['client']} in round {best['round']}"
-    return f"Of the {len(pictures)} examples that are shown, that of {whose}: {shown(best['psnr'], 'dB')}."
+    return f"The best of the {len(pictures)} reconstructions shown is that of {whose}: {shown(best['psnr'], 'dB')}."
 
 
 SECTION = Section(

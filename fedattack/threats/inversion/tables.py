@@ -10,7 +10,7 @@ RECORDS = Table(
     in_file("client", "round", "record", "psnr", "ssim", "mse", "recognised", "cells"),
     file="one row for each example and each reply that was attacked; psnr is the peak signal-to-noise ratio in dB, "
     "ssim the structural similarity of images, mse the mean squared error of inputs in 0 … 1, "
-    "cells the share of a row's cells that is right, of tables with categories",
+    "cells the share of a row's cells that is right, for tables with categories",
 )
 
 QUARTER_NAMES = ("surest", "second", "third", "least sure")
@@ -39,7 +39,7 @@ COLUMNS = Table(
         _COMMON,
     ),
     title="What was found of each column",
-    caption="Of the first run, at most {shown} columns.",
+    caption="At most {shown} columns of the first run.",
     most=50,
     about="Columns of the first run.",
 )

@@ -16,7 +16,7 @@ def _name_exposed(findings: Sequence[Finding]) -> str:
     best = max(clients, key=lambda row: row["right"])
     alike = sum(row["right"] == best["right"] for row in clients)
     if alike > 1:
-        return f"Of {alike} clients, {shown(best['right'])} of the labels are counted right."
+        return f"{shown(best['right'])} of the labels of each of {alike} clients are counted right."
     return f"Client {best['client']}: {shown(best['right'])} of its labels are counted right."
 
 

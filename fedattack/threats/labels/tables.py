@@ -50,7 +50,7 @@ CLIENTS = Table(
         ),
     ),
     title="What was counted for each client",
-    caption="Of the first run, at most 20 clients. A label is named if it is counted at least once.",
+    caption="At most 20 clients of the first run. A label is named if it is counted at least once.",
     most=20,
     file="one row for each client, by the rule that counts best",
     about="Clients of the first run, by the rule that counts.",

@@ -51,9 +51,9 @@ class PlaintextJudge(Judge[PlaintextCase]):
 
     case = PlaintextCase
     notes = (
-        "The null of plaintext.own-examples is the same vectors beside other clients' examples. What else stands in "
+        "The null of plaintext.own-examples is the same vectors beside other clients' examples. What else is sent in "
         "plaintext is listed, and not tested. A vector is an example for sure if it has twelve different numbers or "
-        "more, and if every example of others and of nobody is a thousand times less alike.",
+        "more, and if every example of other clients, or of nobody, is a thousand times less similar.",
     )
 
     @measure("own-examples", "Vectors beside the model that are nearest to an own training example", headline=True)
@@ -120,17 +120,17 @@ class PlaintextJudge(Judge[PlaintextCase]):
             verdict = CANNOT_TELL
         return Measurement(value=0.0, n=nobody.n, reason=reason, interval=interval, verdict=verdict, series=series)
 
-    @measure("given-away", "Own training examples that stand in what clients send")
+    @measure("given-away", "Own training examples that appear in what clients send")
     def find_given_away(self) -> Measurement | None:
         """Count the examples of a client that stand in what it sends: as they are, scaled, or in part."""
         return self._judge_contents(self._contents, "example", _EXAMPLES, CONTENTS)
 
-    @measure("statistics", "Statistics, counts and labels of own examples that stand in what clients send")
+    @measure("statistics", "Statistics, counts and labels of own examples that appear in what clients send")
     def find_statistics(self) -> Measurement | None:
         """Count the statistics of a client's examples that stand in what it sends, to the last digits."""
         return self._judge_contents(self._contents, "statistic", _STATISTICS, CONTENTS)
 
-    @measure("single-values", "Own examples whose losses, predictions or embeddings stand in what clients send")
+    @measure("single-values", "Own examples whose losses, predictions or embeddings appear in what clients send")
     def find_single_values(self) -> Measurement | None:
         """Count the examples of a client of which it sends a value that a model gives."""
         blocks = [case.values for case in self.cases if case.values is not None]
@@ -242,7 +242,7 @@ class PlaintextJudge(Judge[PlaintextCase]):
         clients = [len(contents.clients) for contents in blocks]
         if not names:
             nobody = Rate([0.0] * len(clients), clients)
-            reason = f"no {what} that is known of a client stands in what it sends"
+            reason = f"no {what} that is known of a client appears in what it sends"
             return Measurement(value=0.0, n=nobody.n, reason=reason, interval=nobody.interval(), verdict=NO_EVIDENCE)
         none = [np.zeros((count, count)) for count in clients]
         found = Nearest(
@@ -256,7 +256,7 @@ class PlaintextJudge(Judge[PlaintextCase]):
         right, certain = zip(*(contents.count_read(examples=examples) for contents in blocks), strict=True)
         reason = "the null is what other clients send"
         if rate.value:
-            reason += f"; most stands in {found.best}"
+            reason += f"; most appears in {found.best}"
         return rate.measured(
             reason,
             interval=rate.interval(comparisons=len(names)),

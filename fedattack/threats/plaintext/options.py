@@ -25,5 +25,5 @@ class PlaintextOptions(Options):
     in_apps = InApps(place=5)
 
     smallest_group: int = setting(
-        FEWEST, "groups of fewer examples whose sizes clients send are told as small ones", ge=2, le=1_000_000
+        FEWEST, "groups of fewer examples whose sizes clients send are called small", ge=2, le=1_000_000
     )

@@ -80,7 +80,7 @@ def _say_what_is_certain(
         words += f" in {len(findings[0].seeds)} runs"
     words += ", are certain" if certain.total() > 1 else ", is certain"
     if whole:
-        words += f"; {list_words(whole, 'and')} of the senders stand there, too"
+        words += f"; {list_words(whole, 'and')} of the senders appear there, too"
     return words
 
 
@@ -105,7 +105,7 @@ def _say_content(row: Mapping[str, Any]) -> str:
 def _say_groups(row: Mapping[str, Any]) -> str:
     """Say what sizes of groups stand under one name."""
     single = f", of which {row['single']:,} have one example" if row["single"] else ""
-    certain = "; that these are such sizes is certain" if row["certain"] else ""
+    certain = "; it is certain that these are such sizes" if row["certain"] else ""
     return (
         f"{row['name']} holds sizes of groups, which add up to the number of examples of {row['clients']:,} of "
         f"{count_words(row['senders'], 'client')}: {row['small']:,} of {row['groups']:,} groups have fewer than "
@@ -140,7 +140,7 @@ def _say_values(row: Mapping[str, Any]) -> Iterator[str]:
         )
     if row["far"]:
         values = count_words(row["far"], "value")
-        yield f"{row['name']} holds {values} far above the others: an unusual example is known again by it."
+        yield f"{row['name']} holds {values} far above the others: an unusual example can be recognised by it."
 
 
 def _say_what_it_tells(key: Mapping[str, Any]) -> str:
@@ -168,27 +168,27 @@ def _say_that_nothing_tells(beside: Sequence[Mapping[str, Any]]) -> str:
     """Say what lists and texts stand beside the model where none was seen to tell anything."""
     names = [key["name"] for key in beside if key["kind"] not in ("number", "yes or no")]
     if not names:
-        return "No list and no text stands beside the model."
-    return f"Beside the model stands {list_words(names, 'and')}; that none of it tells anything was not shown."
+        return "Clients send no list and no text beside the model."
+    return f"Clients send {list_words(names, 'and')} beside the model. It was not shown that this reveals nothing."
 
 
 SECTION = Section(
     question="Do the numbers that clients send give examples, or statistics of them, away by themselves?",
     explained=_explain,
     sentences={
-        "own-examples": "Of the vectors beside a client's model, {value} are nearest to an example on which it trained"
+        "own-examples": "{value} of the vectors beside a client's model are nearest to an example on which it trained"
         "{interval}{chance}.",
-        "given-away": "Of a client's own known examples, {value} stand in what it sends under one name"
+        "given-away": "{value} of a client's own known examples appear in what it sends under one name"
         "{interval}{chance}.",
-        "statistics": "Of one kind of statistics, counts or labels of a client's own examples, {value} stand in what "
+        "statistics": "{value} of one kind of statistics, counts or labels of a client's own examples appear in what "
         "it sends under one name{interval}{chance}.",
-        "small-groups": "Of the groups of a client's examples whose sizes it sends, {value} have few examples"
+        "small-groups": "{value} of the groups of a client's examples whose sizes it sends have few examples"
         "{interval}{chance}.",
-        "columns": "Of the variance of a party's columns, {value} are explained by a linear image of what it sends for "
-        "each example, where the attacker knows the examples of half of the rows{interval}{chance}.",
+        "columns": "{value} of the variance of a party's columns are explained by a linear image of what it sends "
+        "for each example, where the attacker knows the examples of half of the rows{interval}{chance}.",
         "gradient-labels": "The norms of the gradients that a party is sent tell two classes apart with {value}"
         "{interval}{chance}.",
-        "single-values": "Of a client's own known examples, {value} have a loss, a prediction or an embedding in what "
+        "single-values": "{value} of a client's own known examples have a loss, a prediction or an embedding in what "
         "it sends under one name{interval}{chance}.",
     },
     tables=(CONTENTS, GROUPS, VALUE_LISTS, VECTORS, BESIDE),

@@ -46,14 +46,14 @@ BESIDE = Table(
     "beside",
     (
         Column("name", "name", kinds.TEXT),
-        Column("type", "in replies to", kinds.TEXT, about="Of the message: train, or Flower's type."),
+        Column("type", "in replies to", kinds.TEXT, about="Type of the message: train, or Flower's own."),
         Column("kind", "kind", kinds.TEXT, _say_kind),
         Column("numbers", kind=kinds.COUNT, about="How many numbers a reply has of it."),
         Column("replies", "replies", kinds.whole(1), _say_replies),
         Column("values", "different values", kinds.whole(1), about="How many different values there are."),
         Column(
             "by_example",
-            "one value an example",
+            "one value for each example",
             kinds.COUNT,
             _say_by_example,
             about="Replies in which it has a value for each example.",
@@ -68,19 +68,19 @@ BESIDE = Table(
             about="Into how many groups it parts the clients, where it is constant.",
         ),
     ),
-    title="What stands in plaintext beside the model",
-    caption="Of the first run, and not tested. Names that differ in running numbers alone have # in their place. A "
-    "list that is as long as the client's examples are many holds a value for each. What is the same in all replies of "
+    title="What clients send in plaintext beside the model",
+    caption="The first run, without a test. In names that differ only in running numbers, # stands for these. A "
+    "list with as many numbers as the client has examples holds a value for each. What is the same in all replies of "
     "a client, and differs between clients, tells them apart whenever they take part, whatever hides their models.",
-    about="Each name in plaintext, or all that differ in running numbers alone, of the first run.",
+    about="Each name in plaintext of the first run; names that differ only in running numbers are one.",
 )
 
 UNREAD = Table(
     "unread",
     (
         Column("name", kind=kinds.TEXT),
-        Column("type", kind=kinds.TEXT, about="Of the message that is replied to."),
-        Column("shape", kind=kinds.TEXT, about="Of the first one."),
+        Column("type", kind=kinds.TEXT, about="Type of the message that is replied to."),
+        Column("shape", kind=kinds.TEXT, about="Shape of the first one."),
     ),
     about="Arrays beside the model that the first run's record names and does not hold.",
 )
@@ -98,23 +98,29 @@ CONTENTS = Table(
     "contents",
     (
         Column("name", "name", kinds.TEXT),
-        Column("type", "in replies to", kinds.TEXT, about="Of the message: train, or Flower's type."),
-        Column("kind", "what stands there", kinds.TEXT, _say_kind_of_content, about="Of the sender's own examples."),
+        Column("type", "in replies to", kinds.TEXT, about="Type of the message: train, or Flower's own."),
+        Column(
+            "kind",
+            "what appears there",
+            kinds.TEXT,
+            _say_kind_of_content,
+            about="What it is of the sender's own examples.",
+        ),
         Column("found", "of each client's own", kinds.COUNT, _say_found, about="How many of the senders' own."),
         Column("items", kind=kinds.COUNT, about="How many these clients have."),
-        Column("certain", "certain", kinds.COUNT, about="Of those found, how many no accident would give."),
+        Column("certain", "certain", kinds.COUNT, about="How many of those found no accident would give."),
         Column("clients", "clients", kinds.whole(1)),
-        Column("others", kind=kinds.number(0), about="How many of other clients, or of nobody, stand there as well."),
+        Column("others", kind=kinds.number(0), about="How many of other clients, or of nobody, appear there as well."),
         Column("how", kind=kinds.TEXT, about="Scaled or in part; empty for as they are."),
     ),
     title="What clients send of their examples",
-    caption="All arrays, lists and families of numbers in replies, held against the examples of each client and "
-    "against statistics of these, to the last digits. It is certain where no accident, and no example of others, would "
-    "give the same.",
-    file="one row for each name under which something of a client's own examples stands",
+    caption="All arrays, lists and families of numbers in replies, compared with the examples of each client and "
+    "with statistics of these, to the last digits. A match is certain if no accident, and no example of others, "
+    "would give the same.",
+    file="one row for each name under which something of a client's own examples appears",
     most=200,
     over_runs=True,
-    about="By name and kind, what stands in what clients send, of all runs.",
+    about="By name and kind, what appears in what clients send, over all runs.",
 )
 
 
@@ -135,28 +141,30 @@ VALUE_LISTS = Table(
     "values",
     (
         Column("name", "name", kinds.TEXT),
-        Column("type", "in replies to", kinds.TEXT, about="Of the message: train, or Flower's type."),
-        Column("what", "what stands there", kinds.TEXT, _say_values, about="Empty where nothing was found."),
+        Column("type", "in replies to", kinds.TEXT, about="Type of the message: train, or Flower's own."),
+        Column("what", "what appears there", kinds.TEXT, _say_values, about="Empty where nothing was found."),
         Column("rows", "rows in a reply", kinds.whole(1), _say_rows, about="At most."),
         Column("found", "of each client's own", kinds.COUNT, _say_found, about="How many of the senders' own."),
         Column("items", kind=kinds.COUNT, about="How many known examples these clients have."),
-        Column("certain", "certain", kinds.COUNT, about="Of those found, how many no accident would give."),
+        Column("certain", "certain", kinds.COUNT, about="How many of those found no accident would give."),
         Column("right", "give the label", kinds.COUNT, _say_right, about="In how many the largest is the label's."),
         Column("labelled", kind=kinds.COUNT, about="How many rows with a number for each class were told."),
-        Column("far", "far above the others", kinds.COUNT, about="Values by which an unusual example is known again."),
+        Column(
+            "far", "far above the others", kinds.COUNT, about="Values by which an unusual example can be recognised."
+        ),
         Column("clients", "clients", kinds.whole(1)),
-        Column("others", kind=kinds.COUNT, about="How many of other clients stand there as well."),
+        Column("others", kind=kinds.COUNT, about="How many of other clients appear there as well."),
         Column("by_example", kind=kinds.YES_OR_NO, about="Whether a reply has a row for each of its examples."),
         Column("why", kind=kinds.TEXT, about="Why nothing was found; empty where something was."),
     ),
     title="Values of single examples that clients send",
-    caption="Lists, arrays and single numbers beside the model, held against what known examples give under the models "
-    "that clients sent and were sent: losses, predictions, and what layers give. It is certain where no accident, and "
-    "no other known example, would give the same.",
-    file="one row for each name under which values of single examples may stand",
+    caption="Lists, arrays and single numbers beside the model, compared with what known examples give under the "
+    "models that clients sent and received: losses, predictions, and outputs of layers. A match is certain if no "
+    "accident, and no other known example, would give the same.",
+    file="one row for each name under which values of single examples may appear",
     most=200,
     over_runs=True,
-    about="By name, what may be values of single examples, of all runs.",
+    about="By name, what may be values of single examples, over all runs.",
 )
 
 
@@ -168,8 +176,8 @@ GROUPS = Table(
     "groups",
     (
         Column("name", "name", kinds.TEXT),
-        Column("type", "in replies to", kinds.TEXT, about="Of the message: train, or Flower's type."),
-        Column("small", "small groups", kinds.COUNT, _say_small, about="Of all clients, by one reply of each."),
+        Column("type", "in replies to", kinds.TEXT, about="Type of the message: train, or Flower's own."),
+        Column("small", "small groups", kinds.COUNT, _say_small, about="Over all clients, by one reply of each."),
         Column("groups", kind=kinds.COUNT, about="How many groups are not empty."),
         Column("single", "of one example", kinds.COUNT, about="How many groups have one example."),
         Column("clients", "clients", kinds.whole(1), about="Whose numbers add up to how many examples they have."),
@@ -178,12 +186,12 @@ GROUPS = Table(
         Column("certain", "certain", kinds.YES_OR_NO, about="Whether no accident makes so many numbers add up."),
     ),
     title="Sizes of groups that clients send",
-    caption="Lists of whole numbers that add up to how many examples the client has, in each of its replies. What "
-    "stands beside the size of a small group, such as a mean, tells of few examples; the mean of one is that example.",
-    file="one row for each name under which sizes of groups stand",
+    caption="Lists of whole numbers that add up to the client's number of examples in each of its replies. What is "
+    "sent with the size of a small group, such as a mean, is about few examples; the mean of one is that example.",
+    file="one row for each name under which sizes of groups appear",
     most=200,
     over_runs=True,
-    about="By name, what sizes of groups clients send, of all runs.",
+    about="By name, the sizes of groups that clients send, over all runs.",
 )
 
 
@@ -210,10 +218,10 @@ VECTORS = Table(
         ),
     ),
     title="Which of these numbers are training examples",
-    caption="Lists and families of numbers that are as long as an example. Each is compared with all known examples, "
-    "whatever its scale and offset. It is one if it equals the example but for these and for rounding.",
+    caption="Lists and families of numbers that are as long as an example. Each is compared with all known examples; "
+    "scale and offset do not matter. It is an example if it is equal to one except for these and for rounding.",
     over_runs=True,
-    about="By name, the vectors that are as long as an example, of all runs.",
+    about="By name, the vectors that are as long as an example, over all runs.",
 )
 
 CLIENTS = Table(

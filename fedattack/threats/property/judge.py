@@ -231,7 +231,7 @@ class PropertyJudge(Judge[PropertyCase]):
         if null:
             whose = "for something that nobody has"
         return rate.measured(
-            "an error rate that helps to read the other findings; it is no leak by itself",
+            "an error rate that helps to read the other findings; it is not a leak by itself",
             label=f"False alarms: clients named {whose}",
             here=UNKNOWN,
             verdict=NOT_APPLICABLE,

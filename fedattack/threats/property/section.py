@@ -61,7 +61,7 @@ def f1(finding: Finding, slug: str) -> Plot:
         _curves(series, "f1"),
         title="F1 score of each method",
         axis="F1 score (%)",
-        caption="What each method answers from the rounds so far, against the truth. F1 is the harmonic mean of "
+        caption="What each method answers from the rounds so far, compared with the truth. F1 is the harmonic mean of "
         "precision (how many of the named clients have the property) and recall (how many of those that have it are "
         "named).",
         chance=series.get("chance"),

@@ -13,7 +13,7 @@ def _count_exposed(findings: Sequence[Finding]) -> str:
     if not clients:
         return ""
     exact = sum(row["exact"] == 1 for row in clients)
-    return f"Of {exact} of {len(clients)} clients, every sequence is found, token by token."
+    return f"Every sequence of {exact} of {len(clients)} clients is found, token by token."
 
 
 SECTION = Section(

@@ -19,8 +19,8 @@ _SMALL, _SMALL_SHARE = 0.05, 0.25
 def _targets(finding: Finding) -> PageTable:
     return PageTable(
         "Targets",
-        "Those that one client holds are the main measure, those that nobody holds its null run; those that several "
-        "hold are judged separately. No answer about a client that was never seen can be right or wrong.",
+        "Targets of one client are the main measure, and targets of nobody its null run; those of several clients "
+        "are judged separately. No answer about a client that was never seen can be right or wrong.",
         ["examples that", "targets"],
         [[kind, f"{count:,}"] for kind, count in finding.series["targets"].items()],
     )
@@ -32,10 +32,10 @@ def _show_explanation(finding: Finding) -> PageTable:
     rows.append(["together", f"{100 * explained['value']:.1f}"])
     return PageTable(
         "What the success is made of",
-        "In percentage points; each part is what it adds to the one before. Labels: examples of the same label that "
+        "In percentage points; each part shows what it adds to the one before. Labels: examples of the same label that "
         "nobody "
         "holds. Site: examples of the same client on which it did not train; without such examples, site and examples "
-        f"cannot be told apart. From the {explained['n']:,} targets that have all these counterparts.",
+        f"cannot be told apart. Computed on the {explained['n']:,} targets that have all these counterparts.",
         ["part", "points"],
         rows,
     )
@@ -93,12 +93,12 @@ def _explain(findings: Sequence[Finding]) -> Explained:
     finding, name = hardest
     if finding.n < headline.n:
         asked = f"{finding.n:,} of {headline.n:,}"
-        words.append(f"Whether {name} explain it is tested on the {asked} targets that have counterparts.")
+        words.append(f"The test whether {name} explain it uses the {asked} targets that have counterparts.")
     left = _find_left(finding)
     is_explained = headline.verdict == LEAK and finding.verdict == NO_EVIDENCE and _is_small(left, finding, explained)
     if is_explained:
         # Where the hardest null is above the success, nothing is left.
-        explains = f"{name} explain it but for at most {_points(max(0.0, left[1]))} points"
+        explains = f"{name} explain all but at most {_points(max(0.0, left[1]))} points of it"
         words.append(
             f"{explains[:1].upper()}{explains[1:]} ({level(finding.level)} interval): the server learns who holds "
             "which kind of example, but hardly which one."
@@ -145,8 +145,9 @@ def _points(difference: float) -> str:
 def _say_parts(explained: Mapping[str, Any]) -> str:
     parts = [f"{part['part']} {100 * part['value']:.1f}" for part in explained["parts"]]
     compared = (
-        f"On the {explained['n']:,} targets that have counterparts, which are similar examples that nobody trained on, "
-        f"it is {shown(explained['value'])}"
+        f"It is {shown(explained['value'])} on the {explained['n']:,} targets that have counterparts: similar "
+        f"examples that nobody "
+        "trained on"
     )
     return f"{compared}. Its parts in points: {', '.join(parts)}."
 

@@ -48,7 +48,7 @@ MOST_EXPOSED = Table(
         Column("posterior", "confidence", kinds.NUMBER, _say_confidence),
     ),
     title="{label}: most exposed examples",
-    caption="The targets whose owner the server was most sure about, right or wrong; the first {shown} of {listed} "
+    caption="The targets about whose owner the server was most sure, right or wrong; the first {shown} of {listed} "
     "listed.",
     most=10,
     over_runs=True,

@@ -13,7 +13,7 @@ def _count_exposed(findings: Sequence[Finding]) -> str:
     if not clients:
         return ""
     exact = sum(row["used"] == row["named"] == row["right"] for row in clients)
-    return f"Of {exact} of {len(clients)} clients, exactly the rows that they use are named."
+    return f"The rows named for {exact} of {len(clients)} clients are exactly those that they use."
 
 
 SECTION = Section(

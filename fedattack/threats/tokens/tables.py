@@ -15,7 +15,8 @@ TABLES = Table(
         Column("how", "what was not moved", kinds.TEXT, about="How rows that no example moved were recognised."),
     ),
     title="Tables of the model",
-    caption="Of the first run, means over clients. Precision: named rows that the client uses. Recall: used rows that "
+    caption="Means over the clients of the first run. Precision: named rows that the client uses. Recall: used rows "
+    "that "
     "are named. The last column says how rows that no example moved were recognised.",
     about="The tables of the model, that with most rows first, of the first run; means over clients.",
 )
@@ -29,7 +30,7 @@ CLIENTS = Table(
         Column("right", "both", kinds.COUNT),
     ),
     title="What was named for each client",
-    caption="Of the first run and the table with most rows, at most 20 clients.",
+    caption="At most 20 clients of the first run, for the table with most rows.",
     most=20,
     file="one row for each client, by the table with most rows",
     about="Clients of the first run, by the table with most rows.",

@@ -15,7 +15,7 @@ CLIENTS = Table(
         Column("columns_met", "values of columns", kinds.SHARE, file="columns"),
     ),
     title="What was read for each client",
-    caption="Of the first run, at most 20 clients. Rows are whole rows within the tolerance. Values of columns are "
+    caption="At most 20 clients of the first run. Rows are whole rows within the tolerance. Values of columns are "
     "those that appear in a tree as a threshold.",
     most=20,
     file="one row for each client: shares of its rows, of values of its rows and of its columns that were read",
@@ -30,7 +30,7 @@ COLUMNS = Table(
         Column("met", "values that are one", kinds.SHARE),
     ),
     title="What was read for each column",
-    caption="Of the first run, at most 20 columns, means over clients: the different thresholds, and the share of a "
+    caption="At most 20 columns of the first run, means over clients: the different thresholds, and the share of a "
     "client's values among its own thresholds.",
     most=20,
     about="Columns of the first run, means over clients.",

@@ -37,10 +37,10 @@ def answer_of(tmp_path, replies, *, common=None, protocol="fedavg", rounds=1):
     [
         (with_value(np.nan), "a has numbers that are not finite"),
         (with_value(np.inf), "a has numbers that are not finite"),
-        ({"b": noise(9)}, "b is no array of the model"),
+        ({"b": noise(9)}, "b is not an array of the model"),
         ({"a": noise(9, (SIZE, 1))}, "a has shape (500, 1), and (500,) is expected"),
         ({"a": np.arange(SIZE)}, "a has int64, and float32 is expected"),
-        ({"a": noise(9), "more": noise(8)}, "more is no array of the model"),
+        ({"a": noise(9), "more": noise(8)}, "more is not an array of the model"),
         ({}, "it has no arrays"),
     ],
     ids=["nan", "inf", "other name", "other shape", "integers", "one more", "nothing"],

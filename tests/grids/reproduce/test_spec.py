@@ -109,12 +109,12 @@ def test_cells_are_taken_over_from_another_table(read):
         ('finding = "sia.asr"', 'finding = "sia.asr"\ncurve = "accuracy"', "needs one of finding, curve and fact"),
         ('place = { who = "us" }', 'plaice = { who = "us" }', "unknown keys plaice"),
         ('title = "t"\n', "", "title"),
-        ('columns = ["', 'columns = "[', "is no reproduction"),
+        ('columns = ["', 'columns = "[', "is not a reproduction"),
     ],
 )
 def test_a_damaged_file_is_named(read, old, new, message):
     assert old in SPEC
-    with pytest.raises(ConfigError, match=r"some\.toml is no reproduction") as caught:
+    with pytest.raises(ConfigError, match=r"some\.toml is not a reproduction") as caught:
         read(SPEC.replace(old, new, 1))
     assert message in str(caught.value)
 

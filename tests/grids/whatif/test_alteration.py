@@ -182,7 +182,7 @@ def test_what_no_defence_can_change_fails_and_late_replies_lose_their_arrays(tmp
         ("d", "missing", None),
     ]
     assert "not finite" in replies[0].reason
-    assert "other arrays" in replies[1].reason
+    assert "did not send the arrays" in replies[1].reason
     assert (replies[2].of_round, replies[3].reason) == (1, "nothing came")
 
 
@@ -214,7 +214,7 @@ def test_alterations_have_names_of_their_own():
         "10% of entries kept",
         "100% of entries kept",
     ]
-    with pytest.raises(ConfigError, match="nothing is asked"):
+    with pytest.raises(ConfigError, match="no change is given"):
         read_alterations(False, [], [])
 
 
@@ -224,5 +224,5 @@ def test_records_that_cannot_be_altered_are_refused(record, tmp_path):
     with pytest.raises(RecordError, match="holds sums alone"):
         check_alterable(project_record(record, tmp_path / "sums"), keep)
     write_run(tmp_path / "open", rounds=1, epochs=0, close=False)
-    with pytest.raises(RecordError, match="did not end"):
+    with pytest.raises(RecordError, match="has not ended"):
         check_alterable(Record(tmp_path / "open" / "record"), keep)

@@ -181,7 +181,7 @@ def test_options_of_the_run_are_taken_again(call, tmp_path):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ((), "nothing is asked: give --secagg, --noise SIGMA or --keep SHARE"),
+        ((), "no change is given: use --secagg, --noise SIGMA or --keep SHARE"),
         (("--keep", "0"), "--keep 0: expected a share above 0"),
         (("--secagg", "--device", "tpu"), "unknown device 'tpu'"),
         (("--secagg", "--fail-if", "prolin.f1 > 0.5"), "there are no findings of 'prolin'; attacks here: sia"),
@@ -212,7 +212,7 @@ def test_runs_that_cannot_be_asked_are_refused(attacked, call, tmp_path):
     refused(call, write_property_run(tmp_path / "property", rounds=2), out, "holds sums alone", "--noise", "1")
     taken = tmp_path / "taken"
     taken.mkdir()
-    refused(call, attacked, taken, "exists already", "--secagg")
+    refused(call, attacked, taken, "already exists", "--secagg")
     refused(call, attacked, attacked / "what-if", "which must not change", "--secagg")
 
 

@@ -104,7 +104,7 @@ def test_a_page_says_how_small_groups_are(tmp_path):
     explained = _explain([found["own-examples"], groups])
     (said,) = [words for words in explained.words if words.startswith("sizes holds")]
     assert said.startswith("sizes holds sizes of groups, which add up to the number of examples of 6 of 6 clients: ")
-    assert said.endswith("have one example; that these are such sizes is certain.")
+    assert said.endswith("have one example; it is certain that these are such sizes.")
     assert explained.certain.endswith("groups of fewer than 5 examples, of 6 clients, are certain")
     below = judged_all(folder, smallest_group="2")["small-groups"]
     assert below.value < groups.value

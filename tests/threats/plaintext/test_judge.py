@@ -76,7 +76,7 @@ def test_an_ordinary_app_does_not_cry_wolf(tmp_path):
     finding = judged(write_plain_run(tmp_path, plain))
     assert (finding.value, finding.n, finding.p, finding.verdict) == (0.0, CLIENTS, None, NO_EVIDENCE)
     assert finding.reason == "no reply holds a list or a family of numbers that could be an example"
-    assert _explain([finding]).words == ["No list and no text stands beside the model."]
+    assert _explain([finding]).words == ["Clients send no list and no text beside the model."]
 
 
 def test_a_clients_own_words_are_never_called_none(tmp_path):
@@ -91,7 +91,7 @@ def test_a_clients_own_words_are_never_called_none(tmp_path):
     assert ["words", "train", "2 texts"] in [row[:3] for row in show_table(tables.BESIDE, finding).rows]
     only_numbers = replace(finding, series={"beside": [rows_of(finding)["days", "train"]]})
     (words,) = _explain([only_numbers]).words
-    assert words == "Beside the model stands days; that none of it tells anything was not shown."
+    assert words == "Clients send days beside the model. It was not shown that this reveals nothing."
 
 
 def test_arrays_that_the_record_only_names_leave_the_question_open(tmp_path):
