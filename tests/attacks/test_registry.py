@@ -85,7 +85,8 @@ def with_bare(site: Path, package: str, name: str, preset: str) -> None:
     """Put a package with a bare threat and one preset into a folder of installed packages."""
     (site / package / "presets").mkdir(parents=True)
     (site / package / "__init__.py").write_text(BARE.format(name=name))
-    shutil.copy(TOY / "presets" / "toy.toml", site / package / "presets" / f"{preset}.toml")
+    text = (TOY / "presets" / "toy.toml").read_text()
+    (site / package / "presets" / f"{preset}.toml").write_text(text.replace('"toy"', '"sia"'))
 
 
 def run_with(site: Path, *words: list[str]) -> str:
@@ -236,6 +237,9 @@ def test_a_part_of_another_package_that_cannot_be_loaded_is_refused_in_one_line(
     with pytest.raises(ConfigError, match=r"^tests\.attacks cannot load its judges: 'toy'"):
         theirs.find_judge("toy")
     monkeypatch.setattr(THREATS, "_found", ({**THREATS, "theirs": theirs}, {}))
+    monkeypatch.setattr(Theirs, "read_text", lambda self, name: "[[remedy]]\nhelps = 1")
+    with pytest.raises(ConfigError, match=r"^tests\.attacks cannot load its section: .*'helps'"):
+        section_of("toy")
     assert "toy" not in AttackRegistry()
     assert THREATS.left_out == {"toy": "tests.attacks: No module named 'no_such_package'"}
     monkeypatch.setattr(THREATS["source"], "load_judges", theirs.load_judges)
