@@ -6,16 +6,19 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 import fedattack
 from fedattack.attacks import ATTACKS
 from fedattack.attacks.options import Options
-from fedattack.attacks.registry import THREATS, AttackRegistry, threat_of
+from fedattack.attacks.registry import THREATS, AttackRegistry, _find_fault, threat_of
 from fedattack.attacks.threat import Threat
 from fedattack.audit.truth import read_truth
+from fedattack.base import registry
 from fedattack.base.errors import ConfigError, ReportError
+from fedattack.base.registry import Registry
 from fedattack.record import Record
 from fedattack.record.folder import find_parts, read_study
 from fedattack.report import validate_findings
@@ -245,6 +248,14 @@ def test_a_part_of_another_package_that_cannot_be_loaded_is_refused_in_one_line(
     monkeypatch.setattr(THREATS["source"], "load_judges", theirs.load_judges)
     with pytest.raises(KeyError):
         THREATS["source"].find_judge("sia")
+
+
+def test_a_threat_that_lacks_what_lists_show_is_left_out(monkeypatch):
+    entry = SimpleNamespace(value="tests:THREAT", load=Theirs)
+    monkeypatch.setattr(registry, "installed_in", lambda group: {"theirs": entry})
+    threats = Registry("fedattack.threats", Threat, lambda: (), _find_fault)
+    assert not threats
+    assert threats.left_out == {"theirs": "tests:THREAT has an attack 'toy' that states no title"}
 
 
 def test_findings_of_an_attack_that_is_not_installed_have_the_common_figures():
