@@ -242,7 +242,7 @@ def test_a_part_of_another_package_that_cannot_be_loaded_is_refused_in_one_line(
     monkeypatch.setattr(THREATS, "_found", ({**THREATS, "theirs": theirs}, {}))
     monkeypatch.setattr(Theirs, "read_text", lambda self, name: "[[remedy]]\nhelps = 1")
     with pytest.raises(ConfigError, match=r"^tests\.attacks cannot load its section: .*'helps'"):
-        section_of("toy")
+        section_of.__wrapped__("toy")
     assert "toy" not in AttackRegistry()
     assert THREATS.left_out == {"toy": "tests.attacks: No module named 'no_such_package'"}
     monkeypatch.setattr(THREATS["source"], "load_judges", theirs.load_judges)
