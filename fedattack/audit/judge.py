@@ -81,7 +81,7 @@ class Case(Generic[F]):
 
     @property
     def found(self) -> F:
-        """The same as the attack states it, an object of its :attr:`fedattack.attacks.Attack.found`."""
+        """The same as the attack states it, an object of its :attr:`fedattack.attacks.base.Attack.found`."""
         found: F = self.scores.as_found(ATTACKS[self.attack].found)
         return found
 
