@@ -6,7 +6,8 @@ that the commands say, and keeps that, too. ``python -m tests.oracle compare DIR
 that is there then, and names every value, file, page and exit code that differs. It trains nothing and starts no
 Flower. Versions, times and the commands' own words are left out of the comparison.
 
-``--only NAME`` takes some of the runs, whose names begin so.
+``--only NAME`` takes some of the runs, whose names begin so. ``compare --judge`` attacks no run of a preset again: it
+judges the scores that were kept, in a fraction of the time.
 """
 
 import argparse
@@ -150,14 +151,19 @@ def keep(folder: Path, only: str) -> None:
         work_out(folder / name / "run", folder / name / "said", name)
 
 
-def compare(folder: Path, only: str) -> int:
-    """Print what differs now; returns how many values and files do."""
+def compare(folder: Path, only: str, *, judge: bool = False) -> int:
+    """Print what differs now; returns how many values and files do. ``judge``: the scores are those that were kept."""
     differing = 0
     for name in names_in(folder, only):
         with tempfile.TemporaryDirectory() as scratch:
-            again = Path(scratch) / "said"
-            work_out(folder / name / "run", again, name)
-            for difference in differences(folder / name / "said", again):
+            again, before = Path(scratch) / "said", folder / name / "said"
+            if judge and name in RUNS:
+                again.mkdir()
+                shutil.copytree(before / "run", again / "run")
+                judge_again(again, RUNS[name])
+            else:
+                work_out(folder / name / "run", again, name)
+            for difference in differences(before, again):
                 differing += 1
                 print(f"{name}: {difference}", flush=True)
         print(f"{name}: compared", flush=True)
@@ -203,11 +209,17 @@ def work_out(kept: Path, said: Path, name: str) -> None:
 
 
 def audit_again(kept: Path, said: Path, small: Preset) -> None:
-    """Prepare, attack and judge a copy of a run; ask what it claims, and what defences would have changed."""
+    """Prepare, attack and judge a copy of a run."""
     out = said / "run"
     shutil.copytree(kept, out)
     prepare_again(out)
     attack_again(out, small.options)
+    judge_again(said, small)
+
+
+def judge_again(said: Path, small: Preset) -> None:
+    """Judge a run that was attacked; ask what it claims, and what defences would have changed."""
+    out = said / "run"
     keep_output(said, "report", ["report", str(out), "--device", "cpu", "--json"])
     keep_output(said, "check", ["check", str(out), "--json"])
     if small.claims:
@@ -424,6 +436,7 @@ def main() -> None:
     parser.add_argument("do", choices=("keep", "compare"))
     parser.add_argument("folder", type=Path)
     parser.add_argument("--only", default="", help="the runs whose names begin so")
+    parser.add_argument("--judge", action="store_true", help="compare: judge the scores that were kept")
     given = parser.parse_args()
     folder = given.folder.resolve()
     if SITE not in os.environ:
@@ -435,7 +448,7 @@ def main() -> None:
     if given.do == "keep":
         keep(folder, given.only)
     else:
-        sys.exit(1 if compare(folder, given.only) else 0)
+        sys.exit(1 if compare(folder, given.only, judge=given.judge) else 0)
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ from fedattack.audit.judge import judge_of
 from fedattack.audit.opened import Run
 from fedattack.audit.reach import Prepared, Reach
 from fedattack.audit.truth import Truth
+from fedattack.audit.untried import find_fewest_obstacles, find_obstacles
 from fedattack.base.failures import Failure, failing_alone
 from fedattack.base.reasons import Reason, merge_reasons
 from fedattack.runs.forecast import needed_of
@@ -63,7 +64,7 @@ def _list_applying(runs: Sequence[Run], posed: Sequence[Posed], refused: dict[st
         for name in threat.judged:
             # An attack of another package may fail when it is asked.
             with failing_alone(failed, name):
-                if _find_obstacles(name, runs[0]):
+                if _find_obstacles(ATTACKS[name], runs[0]):
                     continue
                 why = _why_refused(name, runs, posed)
                 if why is None:
@@ -126,10 +127,9 @@ def _spare(attack: Attack, rounds: int) -> dict[str, str]:
     return sparing
 
 
-def _find_obstacles(name: str, run: Run) -> list[Reason]:
+def _find_obstacles(attack: Attack, run: Run) -> list[Reason]:
     """Say why an attack cannot be made; a property is asked of sums, which single replies make."""
-    attack = ATTACKS[name]
-    obstacles = attack.find_obstacles(run.sent, run.knowledge)
+    obstacles = find_obstacles(attack, run)
     if attack.in_apps.of_sums and run.sent.view == "individual":
         # `_attack_sums` computes the sums that such an attack needs.
         return [reason for reason in obstacles if reason.kind != VIEW]
@@ -150,10 +150,9 @@ def list_unasked(
         reasons = [each.reasons[key] for each in posed for key in keys if key in each.reasons]
         reasons += [failed[name] for name in threat.attacks if name in failed]
         if not reasons:
-            # The attack that lacks least says best what is missing.
-            obstacles = min((_find_obstacles(name, run) for name in threat.judged), key=len, default=[])
-            if obstacles:
-                reasons = [merge_reasons(obstacles)]
+            obstacles = find_fewest_obstacles(threat, lambda attack: _find_obstacles(attack, run))
+            if obstacles is not None and obstacles[1]:
+                reasons = [merge_reasons(obstacles[1])]
         for why in reasons[:1]:
             unasked[threat.name] = why
     return unasked

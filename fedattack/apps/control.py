@@ -169,7 +169,7 @@ def _search_planted(scene: _Scene) -> Control:
     x = inquiry.targets.x
     if run.truth is None:
         raise DataError("it is not known which examples clients hold")
-    case = InversionCase(run.seed, run.scores["inversion"], run.truth, run.record, run.knowledge)
+    case = InversionCase(run, "inversion")
     nodes = [batch.node for batch in case.found.batches]
     is_complete = finite(x)
     choices = [(node, row) for node in nodes for row in owned.get(node, ()) if is_complete[row]]

@@ -26,8 +26,12 @@ def _find_fault(threat: Threat, others: Mapping[str, Threat]) -> str:
         return f"has the name {threat.name!r}, which the threat of {others[threat.name].package} has"
     if again := sorted(attacks & {*threat.attacks}):
         return f"has an attack {again[0]!r}, which another threat has"
-    # Everybody looks for presets, so that a threat whose folder has none to look in is left out.
-    _ = threat.presets
+    # Lists show this of all threats: one that lacks some of it is left out, and the others are listed.
+    _ = threat.question, threat.presets
+    for options in threat.options:
+        lacking = [name for name in ("title", "paper", "needs") if not hasattr(options, name)]
+        if lacking:
+            return f"has an attack {options.name!r} that states no {lacking[0]}"
     return ""
 
 

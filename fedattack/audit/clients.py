@@ -9,7 +9,7 @@ from typing import Any, ClassVar, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedattack.audit.judge import Case, Judge
+from fedattack.audit.judge import Case, F, Judge
 from fedattack.audit.measures import Measurement, Rate
 from fedattack.audit.reach import Reach, smallest
 from fedattack.audit.significance import (
@@ -90,8 +90,8 @@ class Fits:
         return np.unique(table.round(12), axis=1, return_inverse=True)[1].reshape(-1).astype(np.int64)
 
 
-@dataclass(frozen=True)
-class ClientsCase(Case):
+@dataclass(frozen=True, eq=False)
+class ClientsCase(Case[F]):
     """One seed's scores that say something of clients, beside its truth.
 
     Raises
@@ -142,7 +142,7 @@ class ClientsCase(Case):
         return [client for client in self.clients if client in known and seen[self.columns(client)].any()]
 
 
-K = TypeVar("K", bound=ClientsCase)
+K = TypeVar("K", bound=ClientsCase[Any])
 
 
 class ClientsJudge(Judge[K]):

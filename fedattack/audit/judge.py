@@ -15,6 +15,7 @@ from fedattack.attacks.registry import threat_of
 from fedattack.audit.finding import LEAK, Finding, ReadOff, certain_in_words, verdict
 from fedattack.audit.listing import Cell, Listing
 from fedattack.audit.measures import Measure, Measurement, Rate
+from fedattack.audit.opened import Run
 from fedattack.audit.reach import Prepared, Reach
 from fedattack.audit.significance import DRAWS
 from fedattack.audit.table import Row, RowsOf, Table
@@ -23,27 +24,21 @@ from fedattack.base.errors import DataError
 from fedattack.base.reasons import ABOUT, Reason
 from fedattack.record import Record
 
+F = TypeVar("F")
 
-@dataclass(frozen=True)
-class Case:
-    """One seed's scores of an attack beside its truth, and all else that there is about that seed.
+
+@dataclass(frozen=True, eq=False)
+class Case(Generic[F]):
+    """What one attack made of one run, beside the truth of that run.
+
+    A subclass computes what several measures ask of a run. ``Case[NamedRows]`` is one whose attack finds that.
 
     Attributes
     ----------
-    seed
-        Seed of the run.
-    scores
-        What the attack made of the record.
-    truth
-        Who holds what.
-    record
-        What the server saw.
-    knowledge
-        What the attacker knew.
-    beside
-        Scores of the attacks that the judge names in :attr:`Judge.beside`.
-    first
-        Whether no attack among these is judged before this one.
+    run
+        The run, whose truth is known.
+    attack
+        Name of the attack, of which the run has scores.
 
     Raises
     ------
@@ -51,16 +46,44 @@ class Case:
         If the scores and the truth do not fit.
     """
 
-    seed: int
-    scores: Scores
-    truth: Truth
-    record: Record
-    knowledge: Knowledge
-    beside: tuple[Scores, ...] = ()
-    first: bool = True
+    run: Run
+    attack: str
 
     NODES: ClassVar[str] = "clients"
     """The fact of the scores that names the nodes along an axis."""
+
+    @property
+    def seed(self) -> int:
+        """Seed of the run."""
+        return self.run.seed
+
+    @property
+    def record(self) -> Record:
+        """What the server saw, without canaries and with whole models."""
+        return self.run.record
+
+    @property
+    def knowledge(self) -> Knowledge:
+        """What the attacker knew."""
+        return self.run.knowledge
+
+    @property
+    def truth(self) -> Truth:
+        """Who holds what."""
+        if self.run.truth is None:
+            raise AssertionError("nothing is judged without the truth")
+        return self.run.truth
+
+    @property
+    def scores(self) -> Scores:
+        """What the attack made of the record, as arrays and facts."""
+        return self.run.scores[self.attack]
+
+    @property
+    def found(self) -> F:
+        """The same as the attack states it, an object of its :attr:`fedattack.attacks.base.Attack.found`."""
+        found: F = self.scores.as_found(ATTACKS[self.attack].found)
+        return found
 
     @cached_property
     def node_clients(self) -> list[str]:
@@ -88,8 +111,8 @@ class Case:
         return [column for column, name in enumerate(self.node_clients) if name == client]
 
 
-@dataclass(frozen=True)
-class TargetsCase(Case):
+@dataclass(frozen=True, eq=False)
+class TargetsCase(Case[F]):
     """One seed's scores of target records beside a truth that says who holds each; both must be of as many targets."""
 
     SEEN: ClassVar[str]
@@ -141,7 +164,7 @@ class TargetsCase(Case):
         return np.stack(means, axis=-1)
 
 
-C = TypeVar("C", bound=Case)
+C = TypeVar("C", bound=Case[Any])
 T = TypeVar("T")
 
 
@@ -159,7 +182,7 @@ class Judge(Generic[C]):
         Put into every finding.
     """
 
-    case: ClassVar[type[Case]] = Case
+    case: ClassVar[type[Case[Any]]] = Case
     """What is made of each seed before it is judged."""
 
     measures: ClassVar[Mapping[str, Measure]] = {}
@@ -172,7 +195,7 @@ class Judge(Generic[C]):
     """The metric that was fixed in advance as the one that counts: of the measure that is registered so."""
 
     beside: ClassVar[tuple[str, ...]] = ()
-    """Attacks on the same questions, whose scores each case gets."""
+    """Attacks on the same questions, with whose scores those of each case are compared."""
 
     notes: ClassVar[tuple[str, ...]] = ()
     """What a reader of these findings must know."""
@@ -200,7 +223,7 @@ class Judge(Generic[C]):
 
     def __init__(self, cases: Sequence[C], *, setting: Mapping[str, Any], provenance: Mapping[str, Any]) -> None:
         self.cases = cases
-        attack = cases[0].scores.attack
+        attack = cases[0].attack
         self.shared: dict[str, Any] = {
             "attack": attack,
             "view": _view_of(cases[0]),
@@ -410,10 +433,10 @@ def _why_certain(read_off: ReadOff, runs: int) -> str:
     return f"{certain_in_words(read_off, runs)} {verb} certain: an accident would do this less than once in 10¹² times"
 
 
-def _view_of(case: Case) -> str:
+def _view_of(case: Case[Any]) -> str:
     """Return the view that the attack had: of single replies the sums can be computed, and nothing else."""
     # A record of single replies holds the sums, too: an attack on sums judges those.
-    views = ATTACKS[case.scores.attack].needs.views
+    views = ATTACKS[case.attack].needs.views
     if case.record.view in views:
         return case.record.view
     return views[0]

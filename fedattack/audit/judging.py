@@ -18,7 +18,7 @@ from fedattack.audit.finding import (
     Finding,
     list_words,
 )
-from fedattack.audit.judge import Case, Judge, judge_of
+from fedattack.audit.judge import Judge, judge_of
 from fedattack.audit.listing import Listing
 from fedattack.audit.opened import Run
 from fedattack.audit.significance import correct_findings
@@ -114,9 +114,12 @@ def _judge_attack(
     judge = judge_of(attack)
     if judge is None:
         return [], []
-    cases = _cases(judge, attack, runs)
-    if cases is None:
+    if any(run.truth is None for run in runs):
         return [_without_truth(judge, attack, runs, setting, provenance)], []
+    together = [name for name in runs[0].scores if name == attack or name in judge.beside]
+    for run in runs:
+        _check_targets(run, [run.scores[name] for name in together])
+    cases = [judge.case(run, attack) for run in runs]
     judging = judge(cases, setting=setting, provenance=provenance)
     findings = judging.findings()
     listings: list[Listing] = []
@@ -164,24 +167,6 @@ def _tested_on(findings: Sequence[Finding], tested: Sequence[Finding]) -> list[F
         below = max(finding.p_below or 0.0, other.p_below or 0.0)
         final.append(decided.with_grounds(Reason(alone, ONE_FEDERATION), p=p, p_least=least, p_below=below))
     return final
-
-
-def _cases(judge: type[Judge[Any]], attack: str, runs: Sequence[Run]) -> list[Case] | None:
-    """Make a case of each seed; ``None`` if the truth of one is missing."""
-    together = [name for name in runs[0].scores if name == attack or name in judge.beside]
-    # The first of the attacks on a question lists what all of them share.
-    first = next(name for name in together if judge_of(name))
-    cases = []
-    for run in runs:
-        if run.truth is None:
-            return None
-        scores = [run.scores[name] for name in together]
-        _check_targets(run, scores)
-        beside = tuple(other for other in scores if other.attack != attack)
-        cases.append(
-            judge.case(run.seed, run.scores[attack], run.truth, run.record, run.knowledge, beside, attack == first)
-        )
-    return cases
 
 
 def _check_targets(run: Run, scores: Sequence[Scores]) -> None:

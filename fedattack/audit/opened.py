@@ -7,7 +7,6 @@ from functools import cached_property
 from fedattack.attacks import ATTACKS, Knowledge, Scores, read_knowledge
 from fedattack.attacks.matching import as_models, complete_models, named_for
 from fedattack.attacks.replies import without_canaries
-from fedattack.audit.judge import judge_of
 from fedattack.audit.truth import Truth, read_truth
 from fedattack.base.errors import DataError, RecordError, in_command, short
 from fedattack.base.failures import Failure, failing_alone
@@ -181,7 +180,7 @@ def _attacks_of(folder: RunFolder) -> list[str]:
         raise DataError(
             f"{path / 'scores'} holds no scores for every record; run `fedattack attack NAME {in_command(path)}` first"
         )
-    if not any(map(judge_of, attacks)):
+    if all(ATTACKS[name].options.is_baseline for name in attacks):
         raise DataError(
             f"{path / 'scores'} holds only the scores of {', '.join(attacks)}, which only serve as a comparison for "
             "other attacks; run "

@@ -1,6 +1,6 @@
 """What an audit did not ask, and why: questions of other threats that this record, or this knowledge, cannot answer."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from fedattack.attacks import ATTACKS, Attack
@@ -64,27 +64,38 @@ def _enter(question: str, reason: Reason) -> dict[str, Any]:
 
 def _explain(threat: Threat, run: Run) -> Reason:
     """Say what keeps the attack of a threat that lacks least from being tried, and what would help."""
-    fewest: list[Reason] | None = None
+    obstacles = find_fewest_obstacles(threat, lambda attack: find_obstacles(attack, run))
+    if obstacles is None:
+        return Reason("it has no attack that can be judged", UNFIT, f"{NOTHING}no attack asks it")
+    name, reasons = obstacles
+    if not reasons:
+        return Reason("nobody asked it of this record", "", f"`fedattack attack {name} DIR`")
+    return merge_reasons(reasons)
+
+
+def find_fewest_obstacles(threat: Threat, find: Callable[[Attack], list[Reason]]) -> tuple[str, list[Reason]] | None:
+    """Return the attack of a threat that lacks least, and why it cannot be made: that says best what is missing.
+
+    ``None`` where the threat has no attack that can be judged. Another package's attack may fail when it is asked; then
+    that is the reason.
+    """
+    fewest: tuple[str, list[Reason]] | None = None
     for name in threat.judged:
         failed: dict[str, Failure] = {}
-        missing: list[Reason] = []
+        reasons: list[Reason] = []
         with failing_alone(failed, name):
-            # Another package's attack may fail here; then it says so, and the rest is listed.
-            missing = _find_obstacles(ATTACKS[name], run)
+            reasons = find(ATTACKS[name])
         if failed:
             why = f"{name} cannot say what it needs: {failed[name].why}"
-            missing = [Reason(why, FAILED, "another version of the package that has this attack")]
-        if not missing:
-            return Reason("nobody asked it of this record", "", f"`fedattack attack {name} DIR`")
-        if fewest is None or len(missing) < len(fewest):
-            fewest = missing
-    none = Reason("it has no attack that can be judged", UNFIT, f"{NOTHING}no attack asks it")
-    return merge_reasons(fewest or [none])
+            reasons = [Reason(why, FAILED, "another version of the package that has this attack")]
+        if fewest is None or len(reasons) < len(fewest[1]):
+            fewest = name, reasons
+    return fewest
 
 
-def _find_obstacles(attack: Attack, run: Run) -> list[Reason]:
+def find_obstacles(attack: Attack, run: Run) -> list[Reason]:
     """Say why an attack cannot be made of a run, or not be judged; nothing if it can."""
-    obstacles = attack.find_obstacles(run.record, run.knowledge)
+    obstacles = attack.find_obstacles(run.sent, run.knowledge)
     judge = judge_of(attack.name)
     if judge is not None and not obstacles:
         # Attributes that a judge asks for are None where a truth does not state them.

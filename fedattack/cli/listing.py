@@ -11,7 +11,7 @@ from fedattack.cli.console import out_console, show_table
 from fedattack.data import DATASETS
 from fedattack.defences import KINDS
 from fedattack.grids.reproduce import load_reproduction, reproduction_names
-from fedattack.runs.presets import Preset, load_preset, preset_names, presets_left_out
+from fedattack.runs.presets import Preset, load_presets
 from fedattack.runs.settings import load_settings
 
 TOPICS = {
@@ -30,6 +30,7 @@ _BUNDLED, _DOWNLOAD, _BY_HAND, _FILE = "bundled", "download", "by hand", "a file
 
 def listing() -> dict[str, Any]:
     """Gather it, as JSON can hold it."""
+    presets, presets_left_out = load_presets()
     reproductions, settings = {}, {}
     for each in map(load_reproduction, reproduction_names()):
         reproductions[each.name] = {"title": each.title, "paper": each.paper, "cells": len(each.cells)}
@@ -37,12 +38,12 @@ def listing() -> dict[str, Any]:
         if not setting.internal:
             settings[setting.name] = {"default": setting.default, "help": setting.help}
     return {
-        "presets": {name: _describe_preset(load_preset(name)) for name in preset_names()},
+        "presets": {name: _describe_preset(preset) for name, preset in presets.items()},
         "threats": {
             name: {"question": threat.question, "attacks": list(threat.attacks)} for name, threat in THREATS.items()
         },
         "left_out": {registry.group: registry.left_out for registry in _OPEN if registry.left_out},
-        "presets_left_out": presets_left_out(),
+        "presets_left_out": presets_left_out,
         "attacks": {name: _attack(declaration) for name, declaration in declarations().items()},
         "reproductions": reproductions,
         "datasets": list(DATASETS),

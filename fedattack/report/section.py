@@ -235,7 +235,7 @@ def section_of(attack: str) -> Section:
         return COMMON
     with threat.contained("load its section"):
         section: Section = threat.load_section() or COMMON
-    remedies = threat.read_text("remedies.toml")
-    if remedies:
-        section = replace(section, remedies=read_remedies(remedies))
+        remedies = threat.read_text("remedies.toml")
+        if remedies:
+            section = replace(section, remedies=read_remedies(remedies))
     return section

@@ -1,27 +1,33 @@
 """Presets: named studies of attacks on federated runs, with the settings that a caller changes."""
 
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Literal
 
-from fedattack.attacks.registry import THREATS
-from fedattack.base.errors import ConfigError, instead, short
+from pydantic import Field
+
+from fedattack.attacks.registry import THREATS, threat_of
+from fedattack.base.errors import ConfigError, instead
+from fedattack.base.failures import Failure, failing_alone
 from fedattack.base.settings import Value
+from fedattack.base.stored import OPTIONAL, Finite, form_of
+from fedattack.base.untrusted import read_toml, validate
 from fedattack.runs.app import app_folder
 from fedattack.runs.settings import FOLDERS, PATHS, default_settings, load_settings, open_settings
 
-TIMES = ("a minute", "minutes", "an hour", "hours")
-"""What a preset may say of the time that its audit takes on two cores."""
+Time = Literal["", "a minute", "minutes", "an hour", "hours"]
+"""What a preset may say of the time that its audit takes on two cores; empty if it does not say it."""
+
+_HINT = "compare it with the presets of fedattack"
 
 
 @dataclass(frozen=True)
 class Preset:
     """A named study: which attacks, with which options, on which federated run; the first is what it is about.
 
-    ``takes`` is one of :data:`TIMES`, or empty if the preset does not say how long it takes. ``tradeoff`` has strengths
-    of its own for defences, by name, of a study of their trade-off.
+    ``takes`` is a :data:`Time`. ``tradeoff`` has strengths of its own for defences, by name, of a study of their
+    trade-off.
     """
 
     name: str
@@ -30,8 +36,24 @@ class Preset:
     seeds: tuple[int, ...]
     settings: Mapping[str, Value]
     options: Mapping[str, str]
-    takes: str = ""
+    takes: Time = ""
     tradeoff: Mapping[str, Sequence[float]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class _PresetFile:
+    """The form of a preset's file."""
+
+    help: str
+    attack: str
+    seeds: Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(min_length=1)]
+    settings: Mapping[str, Value]
+    beside: Annotated[tuple[str, ...], OPTIONAL] = ()
+    options: Annotated[Mapping[str, str], OPTIONAL] = field(default_factory=dict)
+    takes: Annotated[Time, OPTIONAL] = ""
+    tradeoff: Annotated[Mapping[str, Annotated[tuple[Finite, ...], Field(min_length=1)]], OPTIONAL] = field(
+        default_factory=dict
+    )
 
 
 def preset_names() -> list[str]:
@@ -39,14 +61,24 @@ def preset_names() -> list[str]:
     return sorted(_preset_files())
 
 
-def presets_left_out() -> dict[str, str]:
-    """Return why a preset is left out, by its file: of two of one name the first counts."""
+def load_presets() -> tuple[dict[str, Preset], dict[str, str]]:
+    """Read all presets.
+
+    Returns
+    -------
+    tuple
+        The presets by name; and by its file why another is left out: it cannot be read, or is the second of its name.
+    """
+    presets, failed = {}, dict[str, Failure]()
     taken = _preset_files()
-    return {
-        str(path): f"the preset {path.stem!r} is that of {taken[path.stem]}"
-        for path in _all_files()
-        if taken[path.stem] != path
-    }
+    for name, path in sorted(taken.items()):
+        with failing_alone(failed, str(path)):
+            presets[name] = _read_preset(name, path)
+    left_out = {path: failure.why for path, failure in failed.items()}
+    for path in _all_files():
+        if taken[path.stem] != path:
+            left_out[str(path)] = f"the preset {path.stem!r} is that of {taken[path.stem]}"
+    return presets, left_out
 
 
 def _preset_files() -> dict[str, Path]:
@@ -71,44 +103,30 @@ def load_preset(name: str) -> Preset:
     Raises
     ------
     ConfigError
-        If there is none of that name, or it cannot be read.
+        If there is none of that name, it cannot be read, or an attack or a setting of it is unknown.
     """
     files = _preset_files()
     if name not in files:
         words = instead(name, sorted(files), listed="presets")
         raise ConfigError(f"unknown preset {name!r}: {words}")
-    try:
-        return _read_preset(name, tomllib.loads(files[name].read_text(encoding="utf-8")))
-    except (tomllib.TOMLDecodeError, KeyError, TypeError) as cause:
-        raise ConfigError(f"{files[name]} is not a preset: {type(cause).__name__}: {short(str(cause), 200)}") from None
+    return _read_preset(name, files[name])
 
 
-def _read_preset(name: str, value: Mapping[str, Any]) -> Preset:
+def _read_preset(name: str, path: Path) -> Preset:
+    stated = validate(form_of(_PresetFile), read_toml(path, ConfigError, _HINT), str(path), ConfigError, _HINT)
+    attacks = (stated.attack, *stated.beside)
+    for attack in attacks:
+        if threat_of(attack) is None:
+            raise ConfigError(f"{path}: the attack {attack!r} is not installed; `fedattack list attacks` lists them")
     known = load_settings()
-    takes = value.get("takes", "")
-    if takes not in ("", *TIMES):
-        raise ConfigError(f"preset {name}: takes = {takes!r}: expected one of {', '.join(TIMES)}")
+    for key in stated.settings:
+        if key not in known:
+            raise ConfigError(f"{path}: unknown setting {key!r}: {instead(key, known, listed='settings')}")
     # Each value is checked like one that a user gives.
-    settings = {key: known[key].check(item) for key, item in value["settings"].items()}
+    settings = {key: known[key].check(value) for key, value in stated.settings.items()}
     return Preset(
-        name=name,
-        help=value["help"],
-        attacks=(value["attack"], *value.get("beside", ())),
-        seeds=tuple(value["seeds"]),
-        settings=settings,
-        options=value.get("options", {}),
-        takes=takes,
-        tradeoff=_strengths(name, value.get("tradeoff", {})),
+        name, stated.help, attacks, stated.seeds, settings, stated.options, stated.takes, tradeoff=stated.tradeoff
     )
-
-
-def _strengths(preset: str, table: Mapping[str, object]) -> dict[str, Sequence[float]]:
-    strengths: dict[str, Sequence[float]] = {}
-    for name, values in table.items():
-        if not isinstance(values, list) or not {*map(type, values)} <= {int, float} or not values:
-            raise ConfigError(f"preset {preset}: [tradeoff] {name} = {values!r}: expected a list of strengths")
-        strengths[name] = list(map(float, values))
-    return strengths
 
 
 def read_changes(changes: Sequence[str]) -> dict[str, Value]:

@@ -1,6 +1,5 @@
 """The clients' own app says which losses examples have: as a model would, where one is known, and where none is."""
 
-import json
 import re
 import sys
 from functools import wraps
@@ -11,7 +10,7 @@ import pytest
 import torch
 from flwr.app import Array, ArrayRecord
 
-from fedattack.apps import answering, asking
+from fedattack.apps import answering
 from fedattack.apps.answering import SHADOWS, Interview
 from fedattack.apps.app import App
 from fedattack.apps.asking import Asker, Inquiry
@@ -22,7 +21,6 @@ from fedattack.apps.witnessing import witnesses_of
 from fedattack.attacks import Knowledge, ModelKnowledge, Targets
 from fedattack.attacks.answers import Answers
 from fedattack.base.errors import DataError, FedAttackError, RunError
-from fedattack.base.files import write_npz
 from fedattack.record import Record
 from fedattack.record.folder import Part
 from fedattack.runs.watch import Watch
@@ -46,17 +44,6 @@ def run(part: Part, kind: str, **config: int) -> App:
     torch.manual_seed(4)
     run_here(part, server, client, {"kind": kind, **config}, CLIENTS)
     return App(PROJECT.where, {"kind": kind}, CLIENTS)
-
-
-@pytest.fixture
-def here(monkeypatch):
-    """Ask in this process: another one takes seconds to begin."""
-
-    def run_here(request: Path, answers: Path, place: Path, say) -> None:
-        monkeypatch.setattr(sys, "path", [*sys.path])
-        write_npz(answers, Interview(json.loads(request.read_text())).answer(lambda line: say(0, 1)))
-
-    monkeypatch.setattr(asking, "_run", run_here)
 
 
 def targets_of(part: Part) -> Targets:

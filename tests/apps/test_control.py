@@ -26,7 +26,7 @@ from fedattack.threats.trees.booster import read_booster
 from fedattack.threats.trees.boxes import find_cuts
 from fedattack.threats.trees.planting import plant_trees
 from tests.apps.projects import ASKED as PROJECT
-from tests.apps.test_asking import CLIENTS, here, run, targets_of  # noqa: F401 - a fixture
+from tests.apps.test_asking import CLIENTS, run, targets_of
 from tests.apps.worlds import attack_all, pose_all
 from tests.threats.trees.world import as_array, as_json, judged, write_trees_run
 from tests.witness.apps import load
@@ -55,7 +55,7 @@ def headline(done, metric="sia.asr"):
 
 
 @pytest.mark.slow
-def test_of_clients_that_learn_nothing_the_plant_is_found(tmp_path, here):  # noqa: F811
+def test_of_clients_that_learn_nothing_the_plant_is_found(tmp_path, here):
     part = Part(tmp_path, "")
     app, done = attacked(part, "untrained")
     control_all(Asker(app), done, Watch(), full=True)
@@ -68,7 +68,7 @@ def test_of_clients_that_learn_nothing_the_plant_is_found(tmp_path, here):  # no
 
 
 @pytest.mark.slow
-def test_of_clients_that_are_trained_on_others_targets_no_leak_is_found(tmp_path, here, monkeypatch):  # noqa: F811
+def test_of_clients_that_are_trained_on_others_targets_no_leak_is_found(tmp_path, here, monkeypatch):
     """The null of the control: what is planted is as much, and tells nothing of who holds an example."""
     part = Part(tmp_path, "")
     app, done = attacked(part, "untrained")
@@ -80,7 +80,7 @@ def test_of_clients_that_are_trained_on_others_targets_no_leak_is_found(tmp_path
 
 
 @pytest.mark.slow
-def test_a_blind_attack_cannot_tell(tmp_path, here):  # noqa: F811
+def test_a_blind_attack_cannot_tell(tmp_path, here):
     part = Part(tmp_path, "")
     app, done = attacked(part, "blind")
     control_all(Asker(app), done, Watch(), full=True)
@@ -93,7 +93,7 @@ def test_a_blind_attack_cannot_tell(tmp_path, here):  # noqa: F811
 
 
 @pytest.mark.slow
-def test_attacks_that_read_updates_are_shown_a_plain_step(tmp_path, here):  # noqa: F811
+def test_attacks_that_read_updates_are_shown_a_plain_step(tmp_path, here):
     """Of thirty steps no example is read off; of one step on one example it is."""
     part = Part(tmp_path, "")
     app, done = attacked(part, "plain", "exact", rounds=6)
@@ -107,7 +107,7 @@ def test_attacks_that_read_updates_are_shown_a_plain_step(tmp_path, here):  # no
 
 
 @pytest.mark.slow
-def test_a_step_on_all_targets_is_the_mean_over_all(tmp_path, here):  # noqa: F811
+def test_a_step_on_all_targets_is_the_mean_over_all(tmp_path, here):
     """The app's batches are smaller: the step is the mean of several."""
     part = Part(tmp_path / "run", "")
     app, targets = run(part, "classifier"), targets_of(part)
@@ -136,7 +136,7 @@ def test_attacks_of_all_that_a_client_holds_are_shown_a_step_on_all_of_it():
 
 
 @pytest.mark.slow
-def test_labels_are_counted_in_a_step_on_all_of_a_client_s_targets(tmp_path, here):  # noqa: F811
+def test_labels_are_counted_in_a_step_on_all_of_a_client_s_targets(tmp_path, here):
     part = Part(tmp_path, "")
     app, done = attacked(part, "plain", "labels")
     (evidence,) = done.runs
@@ -238,7 +238,7 @@ def test_planted_trees_split_by_own_values_alone():
 
 
 @pytest.fixture
-def untrained(tmp_path, here):  # noqa: F811
+def untrained(tmp_path, here):
     part = Part(tmp_path, "")
     return part, *attacked(part, "untrained")
 
@@ -317,7 +317,7 @@ def test_a_short_control_plants_in_a_reply_of_each_client_alone(untrained):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seconds", [None, 1000.0, 0.0])
-def test_a_control_that_finds_nothing_says_so_however_short_it_is(tmp_path, here, monkeypatch, seconds):  # noqa: F811
+def test_a_control_that_finds_nothing_says_so_however_short_it_is(tmp_path, here, monkeypatch, seconds):
     """The null: others' targets are planted. Without time, too, nothing is taken for what was seen."""
     part = Part(tmp_path, "")
     app, done = attacked(part, "untrained")

@@ -33,7 +33,6 @@ from fedattack.runs.watch import Watch
 from fedattack.threats.inversion.gradient_inversion import ClientModel, ReplyBatch, Search, invert_group
 from fedattack.threats.inversion.inversion import ReconstructedExamples
 from tests.apps.projects import ASKED as PROJECT
-from tests.apps.test_asking import here  # noqa: F401 - a fixture
 from tests.apps.worlds import attack_all, pose_all, run_here
 from tests.witness.apps import load
 
@@ -124,7 +123,7 @@ def test_examples_of_clients_are_found_through_the_app_and_labels_told(few, monk
 
 
 @pytest.fixture
-def searched(few, here, monkeypatch, tmp_path):  # noqa: F811
+def searched(few, here, monkeypatch, tmp_path):
     """Search for examples, of which nothing is found."""
     part, app = few
     copy = Part(tmp_path / "run", "")

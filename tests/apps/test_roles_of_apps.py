@@ -1,25 +1,20 @@
 """Apps of which no model can be built: their own step shows what arrays are, and questions follow from that."""
 
 import importlib
-import json
-import sys
 import zlib
 from dataclasses import replace
-from pathlib import Path
 from types import ModuleType
 
 import numpy as np
 import pytest
 
-from fedattack.apps import answering, asking
-from fedattack.apps.answering import Interview
+from fedattack.apps import answering
 from fedattack.apps.app import App
 from fedattack.attacks import ATTACKS, ModelKnowledge, Scores
 from fedattack.attacks.knowledge_files import read_knowledge
 from fedattack.attacks.roles import TABLE
 from fedattack.audit.truth import read_truth
 from fedattack.base.errors import DataError, NeedsError
-from fedattack.base.files import write_npz
 from fedattack.record import Record
 from fedattack.record.folder import Part
 from fedattack.report import read_run
@@ -155,17 +150,6 @@ server = ServerApp()"""
 OPTIMIZERS = ("torch.optim.SGD(model.parameters(), lr=0.1)", "torch.optim.Adam(model.parameters(), lr=0.01)")
 
 
-@pytest.fixture
-def here(monkeypatch):
-    """Ask in this process: another one takes seconds to begin."""
-
-    def run_in_place(request: Path, answers: Path, place: Path, say) -> None:
-        monkeypatch.setattr(sys, "path", [*sys.path])
-        write_npz(answers, Interview(json.loads(request.read_text())).answer(lambda line: say(0, 1)))
-
-    monkeypatch.setattr(asking, "_run", run_in_place)
-
-
 def run_app(tmp_path, monkeypatch, text: str) -> tuple[Part, App, ModuleType]:
     """Write an app, and run it in this process, under witness and observed; its module is returned, too."""
     package = f"own_app_{zlib.crc32(text.encode())}"
@@ -194,8 +178,8 @@ def judge(part: Part, posed, *attacks: str) -> dict:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
-@pytest.mark.parametrize("table", [EMBEDDING, BARE])
-def test_rows_are_named_of_a_recommender_that_is_one_table(table, optimizer, tmp_path, here, monkeypatch):
+@pytest.mark.parametrize(("table", "name"), [(EMBEDDING, "weight"), (BARE, "liked")])
+def test_rows_are_named_of_a_recommender_that_is_one_table(table, name, optimizer, tmp_path, here, monkeypatch):
     text = RECOMMENDER.replace("MAKE", table).replace("OPTIMIZER", optimizer)
     part, app, module = run_app(tmp_path, monkeypatch, text)
     (posed,) = pose_all([part], app=app)
@@ -213,6 +197,7 @@ def test_rows_are_named_of_a_recommender_that_is_one_table(table, optimizer, tmp
         assert truth["rows"][truth["owners"] == str(site)].tolist() == sorted(items)
     found = judge(part, posed, "tokens")["tokens.f1"]
     assert (found.value, found.verdict) == (1.0, "leak")
+    assert [each["name"] for each in Scores.load(part.scores("tokens")).facts["tables"]] == [name]
 
 
 @pytest.mark.slow

@@ -1,10 +1,5 @@
 """Apps that send something else than a model's layers: each page says what is sent, and gives no false reason."""
 
-import importlib
-import json
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
@@ -15,16 +10,11 @@ from flwr.serverapp.strategy import FedAvg
 from sklearn.cluster import KMeans
 from torch import nn
 
-from fedattack.apps import asking
-from fedattack.apps.answering import Interview
 from fedattack.apps.app import App
 from fedattack.apps.auditing import Order, explaining
 from fedattack.apps.questions import NOTHING_BESIDES
-from fedattack.attacks import ATTACKS
 from fedattack.attacks.knowledge import Sends
 from fedattack.base.errors import FedAttackError
-from fedattack.base.files import write_npz
-from fedattack.record import Record
 from fedattack.record.folder import Part
 from fedattack.report import read_run
 from fedattack.runs.pipeline import judge_folder
@@ -32,103 +22,6 @@ from fedattack.runs.watch import Watch
 from tests.apps.worlds import attack_all, pose_all, run_here
 
 CLIENTS = 6
-
-RECOMMENDER = """
-import numpy as np
-import torch
-from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
-from flwr.clientapp import ClientApp
-from flwr.serverapp import ServerApp
-from flwr.serverapp.strategy import FedAvg
-from torch import nn
-
-ITEMS, WIDTH = 60, 4
-
-
-class Bare(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.items = nn.Parameter(torch.randn(ITEMS, WIDTH))
-
-    def forward(self, ids):
-        return self.items[ids]
-
-
-def make():
-    return MAKE
-
-
-def items_of(site):
-    rng = np.random.default_rng(50 + site)
-    items = rng.choice(ITEMS - 1, size=14, replace=False)
-    items[0] = ITEMS - 1 if site == 0 else items[0]
-    return torch.tensor(items), torch.tensor(rng.normal(size=14), dtype=torch.float32)
-
-
-client = ClientApp()
-
-
-@client.train()
-def train(message, context):
-    model = make()
-    model.load_state_dict(message.content["arrays"].to_torch_state_dict())
-    site = context.node_config["partition-id"]
-    items, ratings = items_of(site)
-    taste = torch.tensor(np.random.default_rng(site).normal(size=WIDTH), dtype=torch.float32)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    for rows in torch.arange(14).split(7):
-        optimizer.zero_grad()
-        nn.functional.mse_loss(model(items[rows]) @ taste, ratings[rows]).backward()
-        optimizer.step()
-    content = {"arrays": ArrayRecord(model.state_dict()), "metrics": MetricRecord({"num-examples": 14})}
-    return Message(RecordDict(content), reply_to=message)
-
-
-server = ServerApp()
-
-
-@server.main()
-def main(grid, context):
-    strategy = FedAvg(fraction_evaluate=0.0)
-    strategy.start(grid=grid, initial_arrays=ArrayRecord(make().state_dict()), num_rounds=1)
-"""
-
-
-@pytest.fixture
-def here(monkeypatch):
-    """Ask in this process: another one takes seconds to begin."""
-
-    def run_in_place(request: Path, answers: Path, place: Path, say) -> None:
-        monkeypatch.setattr(sys, "path", [*sys.path])
-        write_npz(answers, Interview(json.loads(request.read_text())).answer(lambda line: say(0, 1)))
-
-    monkeypatch.setattr(asking, "_run", run_in_place)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("make", "table"), [("nn.Embedding(ITEMS, WIDTH)", "weight"), ("Bare()", "items")])
-def test_the_items_of_a_recommender_are_named_whatever_its_table_is(make, table, tmp_path, here, monkeypatch):
-    package = f"recommender_{table}"
-    folder = tmp_path / "app"
-    (folder / package).mkdir(parents=True)
-    (folder / package / "__init__.py").touch()
-    (folder / package / "app.py").write_text(RECOMMENDER.replace("MAKE", make))
-    (folder / "pyproject.toml").write_text(
-        f'[project]\nname = "{package}"\nversion = "1.0.0"\n[tool.flwr.app]\npublisher = "somebody"\n'
-        f'[tool.flwr.app.components]\nserverapp = "{package}.app:server"\nclientapp = "{package}.app:client"\n'
-    )
-    monkeypatch.syspath_prepend(folder)
-    app = importlib.import_module(f"{package}.app")
-    part = Part(tmp_path / "out", "")
-    torch.manual_seed(4)
-    run_here(part, app.server, app.client, {}, CLIENTS)
-    (posed,) = pose_all([part], app=App(folder, {}, CLIENTS))
-    scores = ATTACKS["tokens"].run(Record(part.record), posed.knowledge, device="cpu")
-    assert [each["name"] for each in scores.facts["tables"]] == [table]
-    scores.save(part.scores("tokens"))
-    findings, _ = judge_folder(part.folder, device="cpu", watch=Watch())
-    found = {finding.name: finding for finding in findings}
-    assert (found["tokens.f1"].value, found["tokens.f1"].verdict) == (1.0, "leak")
 
 
 def unanswered(part: Part, client: ClientApp, main, app: App | None = None) -> tuple[dict, str]:

@@ -6,16 +6,19 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 import fedattack
 from fedattack.attacks import ATTACKS
 from fedattack.attacks.options import Options
-from fedattack.attacks.registry import THREATS, AttackRegistry, threat_of
+from fedattack.attacks.registry import THREATS, AttackRegistry, _find_fault, threat_of
 from fedattack.attacks.threat import Threat
 from fedattack.audit.truth import read_truth
+from fedattack.base import registry
 from fedattack.base.errors import ConfigError, ReportError
+from fedattack.base.registry import Registry
 from fedattack.record import Record
 from fedattack.record.folder import find_parts, read_study
 from fedattack.report import validate_findings
@@ -85,7 +88,8 @@ def with_bare(site: Path, package: str, name: str, preset: str) -> None:
     """Put a package with a bare threat and one preset into a folder of installed packages."""
     (site / package / "presets").mkdir(parents=True)
     (site / package / "__init__.py").write_text(BARE.format(name=name))
-    shutil.copy(TOY / "presets" / "toy.toml", site / package / "presets" / f"{preset}.toml")
+    text = (TOY / "presets" / "toy.toml").read_text()
+    (site / package / "presets" / f"{preset}.toml").write_text(text.replace('"toy"', '"sia"'))
 
 
 def run_with(site: Path, *words: list[str]) -> str:
@@ -236,11 +240,22 @@ def test_a_part_of_another_package_that_cannot_be_loaded_is_refused_in_one_line(
     with pytest.raises(ConfigError, match=r"^tests\.attacks cannot load its judges: 'toy'"):
         theirs.find_judge("toy")
     monkeypatch.setattr(THREATS, "_found", ({**THREATS, "theirs": theirs}, {}))
+    monkeypatch.setattr(Theirs, "read_text", lambda self, name: "[[remedy]]\nhelps = 1")
+    with pytest.raises(ConfigError, match=r"^tests\.attacks cannot load its section: .*'helps'"):
+        section_of.__wrapped__("toy")
     assert "toy" not in AttackRegistry()
     assert THREATS.left_out == {"toy": "tests.attacks: No module named 'no_such_package'"}
     monkeypatch.setattr(THREATS["source"], "load_judges", theirs.load_judges)
     with pytest.raises(KeyError):
         THREATS["source"].find_judge("sia")
+
+
+def test_a_threat_that_lacks_what_lists_show_is_left_out(monkeypatch):
+    entry = SimpleNamespace(value="tests:THREAT", load=Theirs)
+    monkeypatch.setattr(registry, "installed_in", lambda group: {"theirs": entry})
+    threats = Registry("fedattack.threats", Threat, lambda: (), _find_fault)
+    assert not threats
+    assert threats.left_out == {"theirs": "tests:THREAT has an attack 'toy' that states no title"}
 
 
 def test_findings_of_an_attack_that_is_not_installed_have_the_common_figures():

@@ -1,11 +1,12 @@
 """What a measure gives, and what the base of judges makes of it."""
 
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 
-from fedattack.attacks import Knowledge, Scores
+from fedattack.attacks import Scores
 from fedattack.audit.finding import LEAK, NOT_APPLICABLE
 from fedattack.audit.intervals import rate_interval, these_runs
 from fedattack.audit.judge import Case, Judge, entry_of_client, expose_client, rows_of_clients
@@ -13,11 +14,12 @@ from fedattack.audit.measures import UNKNOWN, Measurement, Rate, Sides, measure,
 from fedattack.audit.roc import area, area_value
 from fedattack.audit.significance import Significance
 from fedattack.audit.truth import Truth
+from tests.worlds.cases import make_case
 
 SURE = Significance(0.001, 0.0001, "how")
 
 
-class Naming(Judge[Case]):
+class Naming(Judge[Case[Any]]):
     """Three measures, of which one finds nothing and one finds several numbers."""
 
     @measure("others-*")
@@ -54,7 +56,7 @@ def cases(seeds=2):
         targets="",
     )
     record = SimpleNamespace(view="individual")
-    return [Case(seed, Scores("sia", {}, {}), truth, record, Knowledge()) for seed in range(seeds)]
+    return [make_case(Case, seed, Scores("sia", {}, {}), truth, record) for seed in range(seeds)]
 
 
 def judge_of(kind=Naming):

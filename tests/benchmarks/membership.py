@@ -32,6 +32,7 @@ from fedattack.threats.membership.case import MembershipCase
 from fedattack.threats.membership.judge import MembershipJudge
 from fedattack.threats.membership.membership import ALONE, METHODS
 from tests.benchmarks.calibration.federations import World, seeds_of
+from tests.worlds.cases import change_case
 
 SETTINGS = {
     "digits": ("dataset=digits",),
@@ -49,11 +50,7 @@ def cases(changes: Sequence[str], seeds: Iterator[int], shadows: int = 8) -> Ite
     """Run, attack, and read each seed's case."""
     world = World("membership", tuple(changes), {"membership": {"shadows": str(shadows)}}, nulls={})
     for evidence in seeds_of(world, seeds):
-        if evidence.truth is None:
-            raise AssertionError("the truth was written")
-        yield MembershipCase(
-            evidence.seed, evidence.scores["membership"], evidence.truth, evidence.record, evidence.knowledge
-        )
+        yield MembershipCase(evidence, "membership")
 
 
 def findings(judged: Sequence[MembershipCase]) -> dict[str, Finding]:
@@ -89,7 +86,7 @@ def null() -> None:
         owners[owners != NOBODY] = "*"
         pretended = draw.choice(nobody, size=len(nobody) // 3, replace=False)
         owners[pretended] = draw.choice(case.truth.clients, size=len(pretended))
-        judged = findings([replace(case, truth=replace(case.truth, owners=owners))])
+        judged = findings([change_case(case, truth=replace(case.truth, owners=owners))])
         rate = judged["tpr-at-1pct-fpr"]
         values.append(rate.value)
         held += (rate.low or 0) <= 0.01 <= (rate.high or 0)

@@ -39,6 +39,7 @@ from tests.threats.attribute import filled
 from tests.threats.inversion import inverted
 from tests.threats.property import answered
 from tests.threats.source.likely import make_scores
+from tests.worlds.cases import make_case
 from tests.worlds.federation import CLIENTS, write_predictions_run, write_run, write_sums_run
 
 INDIVIDUAL, AGGREGATE = SimpleNamespace(view="individual"), SimpleNamespace(view="aggregate")
@@ -68,7 +69,7 @@ def source(clients, seed):
     owner = np.repeat(np.arange(clients), 4)
     losses = np.where(np.arange(clients) == owner[:, None], 0.1, 1.0)[None]
     scores = make_scores(losses, np.zeros(len(owner), dtype=np.int64), [f"node{place}" for place in range(clients)])
-    return SourceCase(seed, scores, truth_of(clients, owners=owner.astype(str)), INDIVIDUAL, Knowledge())
+    return make_case(SourceCase, seed, scores, truth_of(clients, owners=owner.astype(str)), INDIVIDUAL)
 
 
 def members(targets, seed, kind=MembershipCase, attack="membership", columns=2):
@@ -85,7 +86,7 @@ def members(targets, seed, kind=MembershipCase, attack="membership", columns=2):
     owners = np.array([str(one) if one >= 0 else NOBODY for one in owner])
     view = INDIVIDUAL if columns > 1 else AGGREGATE
     known = Knowledge(targets=asked_of)
-    return kind(seed, Scores.of(attack, found), truth_of(2, owners=owners), view, known)
+    return make_case(kind, seed, Scores.of(attack, found), truth_of(2, owners=owners), view, known)
 
 
 def members_of_sums(targets, seed):
@@ -96,7 +97,7 @@ def property_of_one(clients, seed):
     has = (np.arange(clients) == seed % clients)[None]
     scores = answered.make_scores(np.where(has, 1.0, -1.0), [f"node{index}" for index in range(clients)])
     record = type("Empty", (tuple,), {"view": "aggregate", "rounds": ()})()
-    return PropertyCase(seed, scores, truth_of(clients, positives=has), record, Knowledge())
+    return make_case(PropertyCase, seed, scores, truth_of(clients, positives=has), record)
 
 
 def group(clients, seed):
@@ -112,7 +113,7 @@ def group(clients, seed):
         "targets": "",
     }
     scores = Scores("private-attribute", {"beliefs-level": np.eye(3)[held][None, None]}, facts)
-    return PrivateAttributeCase(seed, scores, truth_of(clients, private=private), INDIVIDUAL, Knowledge())
+    return make_case(PrivateAttributeCase, seed, scores, truth_of(clients, private=private), INDIVIDUAL)
 
 
 def attribute(rare, seed):
@@ -124,7 +125,7 @@ def attribute(rare, seed):
     asked = Attributes(values, ("no", "yes"), tuple(owners.tolist()), "sex")
     truth = truth_of(2, attributes=asked, targets=partial.fingerprint)
     scores = filled.make_scores("aia", {"all": values}, targets=partial.fingerprint)
-    return AttributeCase(seed, scores, truth, INDIVIDUAL, Knowledge(partial=partial))
+    return make_case(AttributeCase, seed, scores, truth, INDIVIDUAL, Knowledge(partial=partial))
 
 
 def inversion(others, seed):
@@ -134,7 +135,7 @@ def inversion(others, seed):
     held = HeldRecords(images[:1], labels[:1], ("0",))
     scores = inverted.make_scores(images[:1], labels[:1], ["0"], each=1)
     truth = truth_of(1, records=held, evaluation=(images[1:], labels[1:]))
-    return InversionCase(seed, scores, truth, INDIVIDUAL, Knowledge())
+    return make_case(InversionCase, seed, scores, truth, INDIVIDUAL)
 
 
 def labels(clients, seed):
@@ -151,7 +152,7 @@ def labels(clients, seed):
     arrays = {"counts": counts[None].astype(float), "prior": np.full(clients + 1, 1 / (clients + 1))}
     classes = tuple(map(str, range(clients + 1)))
     truth = truth_of(clients, classes=classes, counts=counts)
-    return LabelsCase(seed, Scores("labels", arrays, facts), truth, INDIVIDUAL, Knowledge())
+    return make_case(LabelsCase, seed, Scores("labels", arrays, facts), truth, INDIVIDUAL)
 
 
 def tokens(clients, seed):
@@ -169,7 +170,7 @@ def tokens(clients, seed):
     arrays = {"rows": whose, "tables": none, "whose": whose, "seen": np.ones(clients, dtype=bool), **asked}
     answers = {"names": np.array(["words"]), "rows": whose, "tables": none, "owners": names, "whole": names}
     truth = truth_of(clients, answers={"tokens": answers})
-    return TokensCase(seed, Scores("tokens", arrays, facts), truth, INDIVIDUAL, Knowledge())
+    return make_case(TokensCase, seed, Scores("tokens", arrays, facts), truth, INDIVIDUAL)
 
 
 class QuickInversion(InversionJudge):

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from fedattack.attacks import ATTACKS, Scores
 from fedattack.attacks.knowledge import PartialRecords, Targets
-from fedattack.audit.judge import Case
+from fedattack.audit.judge import Case, F
 from fedattack.audit.truth import Attributes
 from fedattack.base.errors import DataError
 from fedattack.threats.attribute.aia import FilledInByModels
@@ -23,6 +23,9 @@ _IMPUTATION = 3
 BASELINES = "attribute-baselines"
 """The attack whose methods are guesses, to be held against the others'."""
 
+BESIDE = "aia", "ara", BASELINES
+"""Attacks whose scores are compared where they are about the same examples."""
+
 MAJORITY = "majority"
 IMPUTATION = "imputation without the model"
 
@@ -33,7 +36,8 @@ Floats = NDArray[np.float64]
 A = TypeVar("A", bound=NDArray[Any])
 
 
-class ColumnCase(Case, Generic[A]):
+@dataclass(frozen=True, eq=False)
+class ColumnCase(Case[F], Generic[F, A]):
     """One seed's scores of an attack on a column that the server lacks; it checks that the truth holds the column."""
 
     @property
@@ -62,12 +66,12 @@ class ColumnCase(Case, Generic[A]):
         return self.imputed[1] if self.knowledge.auxiliary is not None else ""
 
 
-@dataclass(frozen=True)
-class AttributeCase(ColumnCase[Rows]):
+@dataclass(frozen=True, eq=False)
+class AttributeCase(ColumnCase[FilledIn, Rows]):
     """One seed's scores of an attack on attributes beside the attribute's values.
 
-    The scores beside them are of other attacks on the same examples. Those of :data:`BASELINES` are bars to clear. The
-    others stand in the same table, which the first of them shows.
+    Scores of :data:`BASELINES` are bars to clear. Those of other attacks stand in one table, which the first of them
+    shows.
     """
 
     def __post_init__(self) -> None:
@@ -89,9 +93,15 @@ class AttributeCase(ColumnCase[Rows]):
             )
 
     @property
-    def found(self) -> FilledIn:
-        """What the attack filled in."""
-        return _find_filled_in(self.scores)
+    def beside(self) -> list[Scores]:
+        """Scores of other attacks on the same examples."""
+        return [scores for name, scores in self.run.scores.items() if name in BESIDE and name != self.attack]
+
+    @property
+    def is_first(self) -> bool:
+        """Whether no other attack on the same examples is judged before this one."""
+        judged = [name for name in self.run.scores if name in BESIDE and name != BASELINES]
+        return self.attack == judged[0]
 
     @property
     def values(self) -> Rows:

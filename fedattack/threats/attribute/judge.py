@@ -31,7 +31,7 @@ from fedattack.audit.summaries import null_of, part_by_client, rate_populations,
 from fedattack.audit.table import Row, rows_of
 from fedattack.audit.truth import Attributes
 from fedattack.base.errors import DataError
-from fedattack.threats.attribute.case import BASELINES, AttributeCase, ColumnCase, Flags, Floats, Rows
+from fedattack.threats.attribute.case import BESIDE, AttributeCase, ColumnCase, Flags, Floats, Rows
 from fedattack.threats.attribute.tables import CLIENTS, METHODS, RECORDS
 
 _DRAWS = 4_000
@@ -42,7 +42,7 @@ _RECORDS = 20
 # Streams of random numbers, apart from each other.
 _SHUFFLING, _POSTERIOR, _DEALING, _TESTING, _MEMBERSHIP = 1, 2, 4, 5, 6
 
-C = TypeVar("C", bound=ColumnCase[Any])
+C = TypeVar("C", bound=ColumnCase[Any, Any])
 
 POINTS = "points"
 """Units of a difference of two rates, in per cent of the examples."""
@@ -67,7 +67,7 @@ class AttributeJudge(Judge[AttributeCase]):
 
     case = AttributeCase
     needs_truth = ("attributes",)
-    beside = ("aia", "ara", BASELINES)
+    beside = BESIDE
     notes = (
         "Attribute inference is judged by the excess over guessing the attribute without any update, from the other "
         "columns and the label. Its null compares the same answers with a shuffled truth; a null run, in which "
@@ -131,7 +131,7 @@ class AttributeJudge(Judge[AttributeCase]):
         value, interval, here = self._compare_with_best(self.main)
         pairs = zip(self.rates[self.main].by_seed, self.rates[self.best].by_seed, strict=True)
         series: dict[str, Any] = {"asked": self._asked}
-        if self.cases[0].first:
+        if self.cases[0].is_first:
             series["attributes"] = self._table()
         return Measurement(
             label=f"Values of {self.column}: accuracy of {self.main} above the best baseline ({self.best})",

@@ -46,8 +46,8 @@ COMMONEST = "the commonest number"
 _SHUFFLING, _TESTING, _RANKS = 1, 2, 4
 
 
-@dataclass(frozen=True)
-class NumberCase(ColumnCase[Floats]):
+@dataclass(frozen=True, eq=False)
+class NumberCase(ColumnCase[EstimatedNumbers, Floats]):
     """One seed's estimates beside the numbers, and estimates without any update.
 
     Raises
@@ -59,19 +59,14 @@ class NumberCase(ColumnCase[Floats]):
     def __post_init__(self) -> None:
         if self.truth.attributes is None or self.truth.attributes.numbers is None or self.knowledge.partial is None:
             raise DataError(
-                f"seed {self.seed}: {self.scores.attack} asks for numbers that are missing in truth/attributes.npz or "
+                f"seed {self.seed}: {self.attack} asks for numbers that are missing in truth/attributes.npz or "
                 "knowledge/partial.npz; expected them in both, as an audit with --sensitive writes them"
             )
         if self.found.estimates.shape[1] != len(self.numbers) or MAIN not in self.found.methods:
             raise DataError(
-                f"seed {self.seed}: the scores of {self.scores.attack} have {self.found.estimates.shape[1]} estimates "
+                f"seed {self.seed}: the scores of {self.attack} have {self.found.estimates.shape[1]} estimates "
                 f"by {', '.join(self.found.methods)}; expected {len(self.numbers)}, by {MAIN} too; attack again"
             )
-
-    @property
-    def found(self) -> EstimatedNumbers:
-        """What the attack estimated."""
-        return self.scores.as_found(EstimatedNumbers)
 
     @property
     def numbers(self) -> Floats:

@@ -49,16 +49,11 @@ class KnownHolders:
     holders: NDArray[np.int64]
 
 
-@dataclass(frozen=True)
-class ExactCase(ClientsCase):
+@dataclass(frozen=True, eq=False)
+class ExactCase(ClientsCase[ReadOffExamples]):
     """One seed's examples that were read off, beside its truth."""
 
     ANSWERS = "exact"
-
-    @property
-    def found(self) -> ReadOffExamples:
-        """What was read off, of all clients."""
-        return self.scores.as_found(ReadOffExamples)
 
     def fault_of(self, answers: Mapping[str, NDArray[Any]]) -> str:
         """Expect examples as wide as those that were read off."""

@@ -39,8 +39,8 @@ def credits_of(beliefs: Floats, held: Rows) -> Floats:
     return np.where(np.isnan(beliefs).any(axis=-1), np.nan, credit)
 
 
-@dataclass(frozen=True)
-class PrivateAttributeCase(Case):
+@dataclass(frozen=True, eq=False)
+class PrivateAttributeCase(Case[AttributeBeliefs]):
     """One seed's scores beside its truth, which must have their attributes and clients."""
 
     NODES = "nodes"
@@ -55,11 +55,6 @@ class PrivateAttributeCase(Case):
                     f"has {true}; attack again, or mend truth/private.json"
                 )
         self.truth.check_nodes(self.found.nodes, seed=self.seed, where="scores")
-
-    @property
-    def found(self) -> AttributeBeliefs:
-        """What adversaries believe."""
-        return self.scores.as_found(AttributeBeliefs)
 
     def beliefs(self, name: str, adversary: str) -> Floats:
         """Return what an adversary believes of an attribute, (rounds, nodes, values)."""

@@ -58,8 +58,8 @@ def compare(reconstructed: Images, truth: Images) -> Compared:
     return Compared(images, error, peak_ratio(error), similarity)
 
 
-@dataclass(frozen=True)
-class InversionCase(Case):
+@dataclass(frozen=True, eq=False)
+class InversionCase(Case[ReconstructedExamples]):
     """One seed's reconstructed examples beside those that clients trained on, which the truth must hold."""
 
     def __post_init__(self) -> None:
@@ -80,11 +80,6 @@ class InversionCase(Case):
                 f"seed {self.seed}: truth/records.npz has the examples of none of the attacked clients; expected those "
                 "of the clients that truth/nodes names; attack clients of few examples"
             )
-
-    @property
-    def found(self) -> ReconstructedExamples:
-        """The reconstructed examples."""
-        return self.scores.as_found(ReconstructedExamples)
 
     @property
     def held(self) -> HeldRecords:

@@ -44,8 +44,8 @@ def mean_error(counted: Floats, true: Floats) -> float:
 _SCORES: Mapping[str, Score] = {"right": share_right, "present": share_named, "mean-error": mean_error}
 
 
-@dataclass(frozen=True)
-class LabelsCase(ClientsCase):
+@dataclass(frozen=True, eq=False)
+class LabelsCase(ClientsCase[CountedLabels]):
     """One seed's counts beside its truth.
 
     Raises
@@ -61,11 +61,6 @@ class LabelsCase(ClientsCase):
                 f"seed {self.seed}: the truth counts {true} labels, and the scores {counted}; attack again with the "
                 "model of this run"
             )
-
-    @property
-    def found(self) -> CountedLabels:
-        """The counts of labels."""
-        return self.scores.as_found(CountedLabels)
 
     @cached_property
     def asked(self) -> list[str]:

@@ -65,16 +65,11 @@ class Pairs:
 NO_PAIRS = Pairs(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64))
 
 
-@dataclass(frozen=True)
-class MembershipCase(TargetsCase):
+@dataclass(frozen=True, eq=False)
+class MembershipCase(TargetsCase[LikelyMembers]):
     """One seed's scores of membership inference beside its truth."""
 
     SEEN = "score/loss-series"
-
-    @property
-    def found(self) -> LikelyMembers:
-        """How likely each node trained on each target."""
-        return self.scores.as_found(LikelyMembers)
 
     @property
     def methods(self) -> list[str]:

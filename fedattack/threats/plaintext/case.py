@@ -65,8 +65,8 @@ def _fits_labels(answers: Mapping[str, NDArray[Any]]) -> bool:
     return whole is None or (whole.ndim == 1 and whole.dtype.kind == "U")
 
 
-@dataclass(frozen=True)
-class PlaintextCase(Case):
+@dataclass(frozen=True, eq=False)
+class PlaintextCase(Case[PlainValues]):
     """One seed's plaintext beside its truth."""
 
     @cached_property
@@ -148,11 +148,6 @@ class PlaintextCase(Case):
                 own = list_own_rows(self.examples, client)
             if own is not None:
                 yield client, own
-
-    @property
-    def found(self) -> PlainValues:
-        """What replies hold."""
-        return self.scores.as_found(PlainValues)
 
     @cached_property
     def node_clients(self) -> list[str]:

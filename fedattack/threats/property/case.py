@@ -21,8 +21,8 @@ Flags = NDArray[np.bool_]
 Floats = NDArray[np.float64]
 
 
-@dataclass(frozen=True)
-class PropertyCase(Case):
+@dataclass(frozen=True, eq=False)
+class PropertyCase(Case[AnsweredQuestions]):
     """One seed's scores of property inference beside its truth, which must answer as many questions."""
 
     def __post_init__(self) -> None:
@@ -34,11 +34,6 @@ class PropertyCase(Case):
                 "truth/positives.npz with a row for each, as the run's preparation writes it"
             )
         self.truth.check_nodes(self.found.clients, seed=self.seed)
-
-    @property
-    def found(self) -> AnsweredQuestions:
-        """What the attack answered."""
-        return self.scores.as_found(AnsweredQuestions)
 
     def by_client(self, values: NDArray[Any]) -> NDArray[Any]:
         """Take the largest of the values (…, nodes) of a client's nodes; returns (…, clients)."""

@@ -30,16 +30,11 @@ def split_tokens(tokens: NDArray[Any], lengths: NDArray[Any]) -> list[Tokens]:
     return [tuple(tokens[end - length : end].tolist()) for end, length in zip(ends, lengths, strict=True)]
 
 
-@dataclass(frozen=True)
-class SequencesCase(ClientsCase):
+@dataclass(frozen=True, eq=False)
+class SequencesCase(ClientsCase[ReadSequences]):
     """One seed's sequences beside its truth."""
 
     ANSWERS = "sequences"
-
-    @property
-    def found(self) -> ReadSequences:
-        """The sequences of all clients."""
-        return self.scores.as_found(ReadSequences)
 
     def fault_of(self, answers: Mapping[str, NDArray[Any]]) -> str:
         """Expect sequences one after another."""

@@ -127,16 +127,11 @@ class RoundAnswers:
         )
 
 
-@dataclass(frozen=True)
-class SourceCase(TargetsCase):
+@dataclass(frozen=True, eq=False)
+class SourceCase(TargetsCase[LikelySources]):
     """One seed's scores of source inference beside its truth."""
 
     SEEN = "combined"
-
-    @property
-    def found(self) -> LikelySources:
-        """How likely each node is the source of each target."""
-        return self.scores.as_found(LikelySources)
 
     @property
     def losses(self) -> "RoundLosses":

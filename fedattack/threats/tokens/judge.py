@@ -23,16 +23,11 @@ EVERYTHING = "all rows named"
 Floats = NDArray[np.float64]
 
 
-@dataclass(frozen=True)
-class TokensCase(ClientsCase):
+@dataclass(frozen=True, eq=False)
+class TokensCase(ClientsCase[NamedRows]):
     """One seed's named rows beside its truth."""
 
     ANSWERS = "tokens"
-
-    @property
-    def found(self) -> NamedRows:
-        """The rows that are named."""
-        return self.scores.as_found(NamedRows)
 
     def fault_of(self, answers: Mapping[str, NDArray[Any]]) -> str:
         """Expect one entry for each row that a client uses."""

@@ -39,16 +39,11 @@ _MOST_CELLS = 2**35
 _METRICS = ("rows", "values", "columns")
 
 
-@dataclass(frozen=True)
-class TreesCase(ClientsCase):
+@dataclass(frozen=True, eq=False)
+class TreesCase(ClientsCase[ReadTables]):
     """One seed's tables beside its truth."""
 
     ANSWERS = "trees"
-
-    @property
-    def found(self) -> ReadTables:
-        """The tables that were read."""
-        return self.scores.as_found(ReadTables)
 
     def fault_of(self, answers: Mapping[str, NDArray[Any]]) -> str:
         """Expect all columns by which a tree splits."""

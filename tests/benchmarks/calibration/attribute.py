@@ -17,6 +17,7 @@ from fedattack.threats.attribute.case import BASELINES, AttributeCase
 from fedattack.threats.attribute.judge import AttributeJudge
 from tests.benchmarks.calibration.drawn import RECORD, draw_less, judge_drawn, study, truth_of
 from tests.threats.attribute.filled import make_scores
+from tests.worlds.cases import make_case
 
 Rows = NDArray[np.int64]
 
@@ -152,8 +153,14 @@ def case_of(
     counts = np.bincount(owners)[:, None]
     asked = Attributes(truth, names, tuple(map(str, owners)), "sex")
     told = truth_of(len(counts), counts=counts, nodes={}, attributes=asked)
-    return AttributeCase(
-        seed, make_scores("ara", {"cos": answers}, **arrays), told, RECORD, Knowledge(partial=partial), beside
+    return make_case(
+        AttributeCase,
+        seed,
+        make_scores("ara", {"cos": answers}, **arrays),
+        told,
+        RECORD,
+        Knowledge(partial=partial),
+        beside,
     )
 
 

@@ -19,6 +19,7 @@ from fedattack.threats.attribute import imputation
 from fedattack.threats.attribute.numbers import MAIN, EstimatedNumbers
 from fedattack.threats.attribute.numbers_judge import NumberCase, NumbersJudge
 from tests.benchmarks.calibration.drawn import RECORD, draw_less, judge_drawn, study, truth_of
+from tests.worlds.cases import make_case
 
 Floats = NDArray[np.float64]
 
@@ -105,7 +106,7 @@ def draw_case(world: World, seed: int, rng: np.random.Generator) -> NumberCase:
     asked = Attributes(values, names, tuple(owners.astype(str).tolist()), "age", numbers=numbers)
     truth = truth_of(world.clients, nodes={}, attributes=asked)
     knowledge = Knowledge(partial=partial_records, auxiliary=auxiliary)
-    return NumberCase(seed, Scores.of("attribute-number", found), truth, RECORD, knowledge)
+    return make_case(NumberCase, seed, Scores.of("attribute-number", found), truth, RECORD, knowledge)
 
 
 def _draw(world: World, count: int, rng: np.random.Generator) -> tuple[Floats, Floats]:

@@ -9,11 +9,12 @@ from functools import partial
 
 import numpy as np
 
-from fedattack.attacks import Knowledge, Scores
+from fedattack.attacks import Scores
 from fedattack.audit.truth import ClientAttribute
 from fedattack.threats.group.case import PrivateAttributeCase
 from fedattack.threats.group.judge import PrivateAttributeJudge
 from tests.benchmarks.calibration.drawn import RECORD, draw_less, judge_drawn, study, truth_of
+from tests.worlds.cases import make_case
 
 _NAME = "colour"
 
@@ -104,7 +105,7 @@ def draw_case(world: World, seed: int, rng: np.random.Generator) -> PrivateAttri
         "targets": "",
     }
     scores = Scores("private-attribute", {f"beliefs-{_NAME}": beliefs[None]}, facts)
-    return PrivateAttributeCase(seed, scores, truth, RECORD, Knowledge())
+    return make_case(PrivateAttributeCase, seed, scores, truth, RECORD)
 
 
 judged = partial(judge_drawn, draw_less(PrivateAttributeJudge), draw_case)

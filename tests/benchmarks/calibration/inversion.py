@@ -10,13 +10,13 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from fedattack.attacks import Knowledge
 from fedattack.audit.measures import Measure
 from fedattack.audit.truth import HeldRecords
 from fedattack.threats.inversion.case import InversionCase
 from fedattack.threats.inversion.judge import InversionJudge
 from tests.benchmarks.calibration.drawn import RECORD, judge_drawn, study, truth_of
 from tests.threats.inversion.inverted import make_scores
+from tests.worlds.cases import make_case
 
 _CLASSES, _SHAPE = 5, (1, 6, 6)
 
@@ -141,7 +141,7 @@ def case_of(
         evaluation=evaluation,
         records=HeldRecords(held.x, held.y, tuple(np.repeat(names, world.each).tolist())),
     )
-    return InversionCase(seed, scores, truth, RECORD, Knowledge())
+    return make_case(InversionCase, seed, scores, truth, RECORD)
 
 
 judged = partial(judge_drawn, _Judge, draw_case)

@@ -9,9 +9,10 @@ from functools import partial
 
 import numpy as np
 
-from fedattack.attacks import Knowledge, Scores
+from fedattack.attacks import Scores
 from fedattack.threats.labels.judge import LabelsCase, LabelsJudge
 from tests.benchmarks.calibration.drawn import RECORD, draw_less, judge_drawn, study, truth_of
+from tests.worlds.cases import make_case
 
 
 @dataclass(frozen=True)
@@ -78,7 +79,7 @@ def draw_case(world: World, seed: int, rng: np.random.Generator) -> LabelsCase:
         "targets": "",
     }
     arrays = {"counts": counts[None], "prior": np.full(world.classes, 1 / world.classes)}
-    return LabelsCase(seed, Scores("labels", arrays, facts), truth, RECORD, Knowledge())
+    return make_case(LabelsCase, seed, Scores("labels", arrays, facts), truth, RECORD)
 
 
 judged = partial(judge_drawn, draw_less(LabelsJudge), draw_case)

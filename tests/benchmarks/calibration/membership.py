@@ -26,6 +26,7 @@ from fedattack.threats.membership.case import MembershipCase
 from fedattack.threats.membership.judge import MembershipJudge
 from fedattack.threats.membership.membership import LikelyMembers
 from tests.benchmarks.calibration.drawn import measured
+from tests.worlds.cases import make_case
 
 CLASSES = 5
 FEATURES = 4
@@ -116,7 +117,9 @@ class World:
         by_method = {"fedmia": scores[mixed], "loss-series": scores[mixed]}
         found = LikelyMembers.of(targets, by_method, scores[mixed][None], clients=nodes, rounds=[1])
         record: Any = SimpleNamespace(view="individual")
-        return MembershipCase(seed, Scores.of("membership", found), truth, record, Knowledge(targets=targets))
+        return make_case(
+            MembershipCase, seed, Scores.of("membership", found), truth, record, Knowledge(targets=targets)
+        )
 
 
 NULLS = {

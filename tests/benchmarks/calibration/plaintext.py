@@ -11,11 +11,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedattack.attacks import Knowledge, Scores
+from fedattack.attacks import Scores
 from fedattack.threats.plaintext.case import THREAT, PlaintextCase
 from fedattack.threats.plaintext.judge import PlaintextJudge
 from fedattack.threats.plaintext.plaintext import PlainValues, PlainVector, SentArray
 from tests.benchmarks.calibration.drawn import RECORD, judge_drawn, study, truth_of
+from tests.worlds.cases import make_case
 
 Floats = NDArray[np.float64]
 
@@ -139,7 +140,7 @@ def draw_case(world: World, seed: int, rng: np.random.Generator) -> PlaintextCas
         contents=np.concatenate(contents),
         senders=np.array([client for client, _ in sent]),
     )
-    return PlaintextCase(seed, Scores.of(THREAT, found), truth, RECORD, Knowledge())
+    return make_case(PlaintextCase, seed, Scores.of(THREAT, found), truth, RECORD)
 
 
 def _draw_examples(world: World, rng: np.random.Generator, common: Floats | None = None) -> Floats:

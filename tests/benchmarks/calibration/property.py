@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from fedattack.attacks import Knowledge
 from fedattack.threats.property.case import PropertyCase
 from fedattack.threats.property.judge import PropertyJudge
 from tests.benchmarks.calibration.drawn import judge_drawn, study, truth_of
 from tests.threats.property.answered import make_scores
+from tests.worlds.cases import make_case
 
 _UNSEEN = 50
 
@@ -112,7 +112,7 @@ def case_of(
     record: Any = _Record([SimpleNamespace(observations=replies)])
     scores = make_scores(score, nodes, named=named, unseen=_UNSEEN)
     truth = truth_of(clients, counts=np.full((clients, 1), 10), positives=positives)
-    return PropertyCase(seed, scores, truth, record, Knowledge())
+    return make_case(PropertyCase, seed, scores, truth, record)
 
 
 class _Record(list[Any]):

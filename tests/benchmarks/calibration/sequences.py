@@ -11,10 +11,11 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from fedattack.attacks import Knowledge, Scores
+from fedattack.attacks import Scores
 from fedattack.threats.sequences.dager import ReadSequences
 from fedattack.threats.sequences.judge import SequencesCase, SequencesJudge, Tokens
 from tests.benchmarks.calibration.drawn import RECORD, draw_less, judge_drawn, study, truth_of
+from tests.worlds.cases import make_case
 
 
 @dataclass(frozen=True)
@@ -129,7 +130,7 @@ def draw_case(world: World, seed: int, rng: np.random.Generator) -> SequencesCas
         seen=np.ones(world.clients, dtype=np.bool_),
         **_join(found),
     )
-    return SequencesCase(seed, Scores.of("dager", read), truth, RECORD, Knowledge())
+    return make_case(SequencesCase, seed, Scores.of("dager", read), truth, RECORD)
 
 
 def _join(of_clients: list[list[Tokens]]) -> dict[str, NDArray[np.int64]]:

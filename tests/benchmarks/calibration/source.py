@@ -11,7 +11,6 @@ from unittest.mock import patch
 import numpy as np
 from numpy.typing import NDArray
 
-from fedattack.attacks import Knowledge
 from fedattack.audit.finding import ERROR, LEAK, Finding
 from fedattack.audit.significance import correct_findings, significance_of
 from fedattack.audit.truth import Truth
@@ -19,6 +18,7 @@ from fedattack.threats.source.case import SourceCase
 from fedattack.threats.source.judge import SourceJudge
 from tests.benchmarks.calibration.drawn import REPORT, share
 from tests.threats.source.likely import make_scores
+from tests.worlds.cases import make_case
 
 BY_CLIENTS = ("asr", "asr-likelihood", "asr-last-round", "asr-best-round")
 BY_LABELS = ("asr-worst-client", "asr-beyond-labels")
@@ -176,7 +176,7 @@ def _case(
         targets="",
     )
     record: Any = SimpleNamespace(view="individual")
-    return SourceCase(seed, scores, truth, record, Knowledge())
+    return make_case(SourceCase, seed, scores, truth, record)
 
 
 def findings_of(drawn: Drawn, rng: np.random.Generator) -> list[Finding]:

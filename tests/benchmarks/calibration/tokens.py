@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedattack.attacks import Knowledge, Scores
+from fedattack.attacks import Scores
 from fedattack.threats.tokens.judge import TokensCase, TokensJudge
 from tests.benchmarks.calibration.drawn import RECORD, draw_less, judge_drawn, study, truth_of
+from tests.worlds.cases import make_case
 
 
 @dataclass(frozen=True)
@@ -81,7 +82,7 @@ def draw_case(world: World, seed: int, rng: np.random.Generator) -> TokensCase:
     }
     tables = [{"name": "words", "rows": world.rows, "how": ["single replies"]}]
     facts = {"clients": [*truth.nodes], "tables": tables, "rounds": [1], "targets": ""}
-    return TokensCase(seed, Scores("tokens", arrays, facts), truth, RECORD, Knowledge())
+    return make_case(TokensCase, seed, Scores("tokens", arrays, facts), truth, RECORD)
 
 
 def _list_used(used: NDArray[np.bool_]) -> Mapping[str, NDArray[Any]]:

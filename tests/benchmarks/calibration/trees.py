@@ -11,10 +11,11 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from fedattack.attacks import Knowledge, Scores
+from fedattack.attacks import Scores
 from fedattack.threats.trees.judge import TreesCase, TreesJudge
 from fedattack.threats.trees.trees import ReadTables
 from tests.benchmarks.calibration.drawn import RECORD, draw_less, judge_drawn, study, truth_of
+from tests.worlds.cases import make_case
 
 Floats = NDArray[np.float64]
 
@@ -109,7 +110,7 @@ def draw_case(world: World, seed: int, rng: np.random.Generator) -> TreesCase:
         cut_whose=np.repeat(clients, world.cuts * world.columns),
         **_deal_trees(world, rng),
     )
-    return TreesCase(seed, Scores.of("trees", found), truth, RECORD, Knowledge())
+    return make_case(TreesCase, seed, Scores.of("trees", found), truth, RECORD)
 
 
 def _draw_table(world: World, rng: np.random.Generator) -> Floats:

@@ -118,10 +118,10 @@ def test_a_preset_s_table_is_checked(tmp_path, monkeypatch):
         monkeypatch.setattr(module, "app_folder", lambda: tmp_path)
     text = 'help = "h"\nattack = "sia"\nseeds = [0]\n[settings]\nrounds = 2\n[tradeoff]\n'
     (folder / "mine.toml").write_text(text + "sparsify = [0.25, 1]")
-    assert load_preset("mine").tradeoff == {"sparsify": [0.25, 1.0]}
+    assert load_preset("mine").tradeoff == {"sparsify": (0.25, 1.0)}
     for wrong in ("sparsify = 0.5", "sparsify = []", 'sparsify = ["much"]', "sparsify = [true]"):
         (folder / "mine.toml").write_text(text + wrong)
-        with pytest.raises(ConfigError, match=r"preset mine: \[tradeoff\] sparsify = .*: expected a list of strengths"):
+        with pytest.raises(ConfigError, match=r"mine.toml: tradeoff.sparsify.*, got .*; compare it with the presets"):
             load_preset("mine")
     (folder / "mine.toml").write_text(text + "magic = [1.0]")
     with pytest.raises(ConfigError, match=r"preset mine, \[tradeoff\]: unknown defence 'magic'"):

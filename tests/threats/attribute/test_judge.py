@@ -18,6 +18,7 @@ from tests.benchmarks.calibration.attribute import judged as judged_in
 from tests.benchmarks.calibration.drawn import measured
 from tests.threats.attribute import contract
 from tests.threats.attribute.filled import make_scores
+from tests.worlds.cases import make_case
 
 N = 200
 LINEAR = ModelKnowledge(spec="linear", input_shape=(3,), classes=1, loss="mse")
@@ -48,7 +49,7 @@ def case(decisions, truth, *, seed=0, auxiliary=None, names=("no", "yes"), besid
         attributes=Attributes(truth, tuple(names), tuple(owners.tolist()), "sex"),
     )
     known = Knowledge(model=LINEAR, partial=partial, auxiliary=auxiliary)
-    return AttributeCase(seed, scores, told, SimpleNamespace(view="individual"), known, beside)
+    return make_case(AttributeCase, seed, scores, told, SimpleNamespace(view="individual"), known, beside)
 
 
 def preferring(name):
@@ -152,7 +153,7 @@ def test_the_best_baseline_is_the_bar_imputation_included():
     partial = attacked.knowledge.partial
     partial.y[:] = truth
     known = Knowledge(model=LINEAR, partial=partial, auxiliary=public)
-    found = judged(AttributeCase(0, attacked.scores, attacked.truth, attacked.record, known))
+    found = judged(make_case(AttributeCase, 0, attacked.scores, attacked.truth, attacked.record, known))
     assert found["accuracy"].baselines[IMPUTATION] == 1.0
     assert found["excess"].value == pytest.approx(-5.0)
     assert found["excess"].verdict == NO_EVIDENCE
@@ -277,7 +278,7 @@ def test_scores_that_do_not_fit_the_truth_are_refused():
     whole = case({"cos": truth}, truth)
     without = Truth(**(vars(whole.truth) | {"attributes": None}))
     with pytest.raises(DataError, match=r"that is missing in truth/attributes.npz"):
-        AttributeCase(0, whole.scores, without, whole.record, whole.knowledge)
+        make_case(AttributeCase, 0, whole.scores, without, whole.record, whole.knowledge)
 
 
 @pytest.mark.slow

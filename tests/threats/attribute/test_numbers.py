@@ -17,6 +17,7 @@ from fedattack.threats.attribute.numbers import MAIN, EstimatedNumbers
 from fedattack.threats.attribute.numbers_judge import NumberCase, NumbersJudge, _fisher, _spearman
 from fedattack.threats.attribute.tables import TOLERANCE
 from tests.worlds.attributes import write_attribute_run, write_number_run
+from tests.worlds.cases import make_case
 
 
 def attacked(folder, **options):
@@ -26,7 +27,9 @@ def attacked(folder, **options):
 
 def judged(folder, scores, draws=999) -> dict[str, Finding]:
     known, truth = read_knowledge(folder / "knowledge"), read_truth(folder / "truth")
-    judge = NumbersJudge([NumberCase(0, scores, truth, Record(folder / "record"), known)], setting={}, provenance={})
+    judge = NumbersJudge(
+        [make_case(NumberCase, 0, scores, truth, Record(folder / "record"), known)], setting={}, provenance={}
+    )
     judge.draws = draws
     return {finding.metric: finding for finding in judge.findings()}
 
@@ -180,7 +183,7 @@ def test_a_truth_without_numbers_is_refused(folder):
     scores = Scores.of("attribute-number", EstimatedNumbers(clients, (MAIN,), known.partial.fingerprint, estimates))
     lacking = replace(truth, attributes=replace(truth.attributes, numbers=None))
     with pytest.raises(DataError, match="asks for numbers that are missing"):
-        NumberCase(0, scores, lacking, Record(folder / "record"), known)
+        make_case(NumberCase, 0, scores, lacking, Record(folder / "record"), known)
     short = Scores.of("attribute-number", EstimatedNumbers(clients, (MAIN,), "", estimates[:, :-1]))
     with pytest.raises(DataError, match="attack again"):
-        NumberCase(0, short, truth, Record(folder / "record"), known)
+        make_case(NumberCase, 0, short, truth, Record(folder / "record"), known)

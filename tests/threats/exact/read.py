@@ -8,6 +8,7 @@ from fedattack.attacks import Knowledge, Scores, Targets
 from fedattack.audit.truth import Truth
 from fedattack.threats.exact.case import ExactCase
 from fedattack.threats.exact.exact import RULES
+from tests.worlds.cases import make_case
 
 NONE = np.zeros((0, 64), dtype=np.float32)
 
@@ -43,4 +44,4 @@ def case_of(read, held, *, nobody=NONE, auxiliary=NONE, view="individual", seed=
     )
     own = Targets(auxiliary, np.zeros(len(auxiliary), dtype=np.int64)) if len(auxiliary) else None
     record = SimpleNamespace(view=view)
-    return ExactCase(seed, Scores("exact", arrays, facts), truth, record, Knowledge(auxiliary=own))
+    return make_case(ExactCase, seed, Scores("exact", arrays, facts), truth, record, Knowledge(auxiliary=own))

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from fedattack.attacks import ATTACKS, Knowledge, Scores, read_knowledge
+from fedattack.attacks import ATTACKS, Scores, read_knowledge
 from fedattack.audit.finding import LEAK, NO_EVIDENCE, TOO_FEW
 from fedattack.audit.truth import ClientAttribute, Truth, read_truth
 from fedattack.base.errors import DataError
@@ -20,6 +20,7 @@ from tests.benchmarks.calibration.drawn import REPORT, measured
 from tests.benchmarks.calibration.group import NULLS, POWERS
 from tests.benchmarks.calibration.group import judged as judged_in
 from tests.worlds.attacked import audit_folder
+from tests.worlds.cases import change_case, make_case
 from tests.worlds.private import VALUES, write_private_run
 from tests.worlds.sealed import edit
 
@@ -52,12 +53,12 @@ def case(beliefs, held, adversaries=("svm",), seed=0, nodes=None):
         "epochs": 1,
         "targets": "",
     }
-    return PrivateAttributeCase(
+    return make_case(
+        PrivateAttributeCase,
         seed,
         Scores("private-attribute", {"beliefs-level": beliefs}, facts),
         known,
         SimpleNamespace(view="individual"),
-        Knowledge(),
     )
 
 
@@ -152,11 +153,11 @@ def test_scores_and_truth_that_do_not_go_together_are_refused():
     good = case(sure([held])[None], held)
     other = replace(good.truth, private={"level": ClientAttribute((0, 1, 2), ("a", "b", "c"))})
     with pytest.raises(DataError, match="values low, middle, high, the truth has a, b, c"):
-        replace(good, truth=other)
+        change_case(good, truth=other)
     with pytest.raises(DataError, match="has none"):
-        replace(good, truth=replace(good.truth, private={}))
+        change_case(good, truth=replace(good.truth, private={}))
     with pytest.raises(DataError, match="node node0 is in the scores but not in the truth"):
-        replace(good, truth=replace(good.truth, nodes={"node1": "1", "node2": "2"}))
+        change_case(good, truth=replace(good.truth, nodes={"node1": "1", "node2": "2"}))
 
 
 def test_beliefs_of_other_values_or_attributes_are_refused():

@@ -19,6 +19,7 @@ from fedattack.threats.inversion.inversion import ReconstructedExamples
 from fedattack.threats.inversion.judge import InversionJudge
 from tests.threats.inversion.inverted import make_scores
 from tests.worlds.attacked import attack_and_judge, audit_folder
+from tests.worlds.cases import change_case, make_case
 from tests.worlds.inversion import table, write_table_run
 
 CLIENTS = 6
@@ -35,7 +36,7 @@ def case_of(folder, x=None, unsure=None):
     scores = make_scores(found, truth.records.y, map(str, range(CLIENTS)), each=2)
     if unsure is not None:
         scores = Scores.of("inversion", replace(scores.as_found(ReconstructedExamples), unsure=unsure))
-    return InversionCase(0, scores, truth, Record(folder / "record"), read_knowledge(folder / "knowledge"))
+    return make_case(InversionCase, 0, scores, truth, Record(folder / "record"), read_knowledge(folder / "knowledge"))
 
 
 def judged(case):
@@ -99,7 +100,7 @@ def test_images_and_numbers_alone_have_no_cells(folder, tmp_path):
     case = case_of(folder)
     coding = find_coding(np.random.default_rng(0).normal(size=(20, 13)))
     assert all(coding.is_number)
-    found = judged(replace(case, knowledge=replace(case.knowledge, coding=coding)))
+    found = judged(change_case(case, knowledge=replace(case.knowledge, coding=coding)))
     assert "cells" not in found
     assert "mse" in found
 

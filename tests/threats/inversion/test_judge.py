@@ -30,6 +30,7 @@ from tests.benchmarks.calibration import inversion as drawn
 from tests.benchmarks.calibration.drawn import measured
 from tests.threats.inversion.inverted import make_scores
 from tests.worlds.attacked import audit_folder
+from tests.worlds.cases import change_case, make_case
 from tests.worlds.inversion import write_inversion_run
 
 CLIENTS = 8
@@ -46,12 +47,12 @@ def case(folder, images=None, labels=None):
     labels = truth.records.y if labels is None else labels
     record, known = Record(folder / "record"), read_knowledge(folder / "knowledge")
     scores = make_scores(images, labels, [str(client) for client in range(CLIENTS)], each=2)
-    return InversionCase(0, scores, truth, record, known)
+    return make_case(InversionCase, 0, scores, truth, record, known)
 
 
 def with_found(case, **changes):
     """The same case, of which something else was found."""
-    return replace(case, scores=Scores.of("inversion", replace(case.found, **changes)))
+    return change_case(case, scores=Scores.of("inversion", replace(case.found, **changes)))
 
 
 def judged(*cases):
@@ -182,10 +183,10 @@ def test_scores_that_do_not_fit_the_truth_are_refused(folder):
     good = case(folder)
     without = type(good.truth)(**{**vars(good.truth), "records": None})
     with pytest.raises(DataError, match=r"records\.npz is missing"):
-        InversionCase(0, good.scores, without, good.record, good.knowledge)
+        make_case(InversionCase, 0, good.scores, without, good.record, good.knowledge)
     strangers = type(good.truth)(**{**vars(good.truth), "nodes": {f"node{n}": "x" for n in range(CLIENTS)}})
     with pytest.raises(DataError, match="the examples of none of the attacked clients"):
-        InversionCase(0, good.scores, strangers, good.record, good.knowledge)
+        make_case(InversionCase, 0, good.scores, strangers, good.record, good.knowledge)
 
 
 def test_a_folder_is_judged_and_its_page_shows_the_pictures(folder):
@@ -329,7 +330,7 @@ def test_a_single_example_without_others_of_its_label_is_too_little():
     x, y = case.truth.evaluation
     others = y != case.held.y[0]
     truth = type(case.truth)(**{**vars(case.truth), "evaluation": (x[others], y[others])})
-    found = of_scores(InversionCase(0, case.scores, truth, case.record, case.knowledge))
+    found = of_scores(make_case(InversionCase, 0, case.scores, truth, case.record, case.knowledge))
     assert found["recognised"].verdict == found["psnr"].verdict == TOO_FEW
 
 
@@ -338,7 +339,7 @@ def test_five_clients_that_come_back_are_a_leak_in_every_finding():
     labels = np.array([0, 1, 2, 3, 4])
     held = HeldRecords(case.held.x, labels, case.held.owners)
     truth = type(case.truth)(**{**vars(case.truth), "records": held})
-    found = of_scores(replace(with_found(case, labels=labels), truth=truth))
+    found = of_scores(change_case(with_found(case, labels=labels), truth=truth))
     # Of 120 ways to say who is who one is right.
     assert found["labels"].p == pytest.approx(1 / 120, abs=0.005)
     assert found["labels"].verdict == found["recognised"].verdict == found["psnr"].verdict == LEAK
@@ -350,7 +351,7 @@ def test_labels_are_exchanged_among_clients_of_as_many_examples_alone(folder):
     sizes = np.repeat(np.arange(CLIENTS), [1, 3] * (CLIENTS // 2))
     held = HeldRecords(one.held.x, np.zeros(len(sizes), np.int64), tuple(str(client) for client in sizes))
     truth = type(one.truth)(**{**vars(one.truth), "records": held})
-    found = of_scores(replace(with_found(one, labels=held.y, of_batch=sizes), truth=truth))
+    found = of_scores(change_case(with_found(one, labels=held.y, of_batch=sizes), truth=truth))
     assert found["labels"].value == 1
     assert found["labels"].verdict == TOO_FEW
 

@@ -25,6 +25,7 @@ from fedattack.threats.membership.case import AggregateCase, MembershipCase, pai
 from fedattack.threats.membership.judge import AggregateMembershipJudge, MembershipJudge
 from tests.benchmarks.calibration import membership as calibration
 from tests.worlds.attacked import audit_folder
+from tests.worlds.cases import change_case, make_case
 from tests.worlds.federation import write_run, write_sums_run
 
 K = 5
@@ -80,7 +81,7 @@ def case(
     kind = MembershipCase if attack == "membership" else AggregateCase
     view = "individual" if attack == "membership" else "aggregate"
     known = Knowledge(targets=Targets(x, labels))
-    return kind(seed, Scores(attack, arrays, facts), truth, SimpleNamespace(view=view), known)
+    return make_case(kind, seed, Scores(attack, arrays, facts), truth, SimpleNamespace(view=view), known)
 
 
 def judged(*cases, by=MembershipJudge) -> dict:
@@ -95,13 +96,13 @@ def with_nodes_in(single, order):
     for name, values in single.scores.arrays.items():
         arrays[name] = values if name == "labels" else values[..., order]
     named = [single.scores.facts["clients"][column] for column in order]
-    return replace(
+    return change_case(
         single, scores=replace(single.scores, arrays=arrays, facts={**single.scores.facts, "clients": named})
     )
 
 
 def with_owners(single, owners, **changes):
-    return replace(single, truth=replace(single.truth, owners=owners, **changes))
+    return change_case(single, truth=replace(single.truth, owners=owners, **changes))
 
 
 def test_findings_do_not_depend_on_the_order_of_nodes():
@@ -113,12 +114,12 @@ def test_examples_of_whole_numbers_are_judged_as_those_of_reals_are():
     reals = case(shift=3.0)
     x = reals.knowledge.targets.x.round()
     tokens = Targets(x.astype(np.int64), reals.knowledge.targets.y)
-    whole = replace(reals, knowledge=Knowledge(targets=tokens))
-    same = replace(reals, knowledge=Knowledge(targets=replace(tokens, x=x)))
+    whole = change_case(reals, knowledge=Knowledge(targets=tokens))
+    same = change_case(reals, knowledge=Knowledge(targets=replace(tokens, x=x)))
     assert judged(whole) == judged(same)
     x = x.copy()
     x[0, 0], x[1, 1] = np.nan, np.inf
-    assert judged(replace(reals, knowledge=Knowledge(targets=replace(tokens, x=x))))["auc"].verdict == LEAK
+    assert judged(change_case(reals, knowledge=Knowledge(targets=replace(tokens, x=x))))["auc"].verdict == LEAK
 
 
 def test_a_known_shift_is_reported():
@@ -209,7 +210,7 @@ def test_a_rare_label_does_not_cost_the_non_members_of_the_others():
     labels = single.scores.arrays["labels"].copy()
     labels[np.flatnonzero(single.owner >= 0)[:3]] = 7
     labels[np.flatnonzero(single.owner < 0)[:2]] = 7
-    single = replace(single, scores=replace(single.scores, arrays={**single.scores.arrays, "labels": labels}))
+    single = change_case(single, scores=replace(single.scores, arrays={**single.scores.arrays, "labels": labels}))
     members, others = single.dealt
     assert len(members) > 80
     assert len(others) > 600
@@ -234,7 +235,7 @@ def with_origins(single, share=1.0):
     origins = np.full(len(single.truth.owners), "", dtype="<U9")
     known = nobody[: int(share * len(nobody))]
     origins[known] = [str(index % K) for index in range(len(known))]
-    return replace(single, truth=replace(single.truth, origins=origins))
+    return change_case(single, truth=replace(single.truth, origins=origins))
 
 
 def test_non_members_come_from_the_same_client():
@@ -273,7 +274,7 @@ def test_sites_alone_are_no_leak_where_origins_are_known():
     for metric in ("tpr-at-1pct-fpr", "tpr-at-1pct-fpr-elsewhere", "auc", "worst-client", "balanced-accuracy"):
         assert found[metric].verdict == NO_EVIDENCE, metric
     assert found["tpr-at-1pct-fpr-elsewhere"].value > 0.5, "whose data it is, but not who trained on it"
-    unknown = replace(single, truth=replace(single.truth, origins=np.full(1000, "")))
+    unknown = change_case(single, truth=replace(single.truth, origins=np.full(1000, "")))
     assert judged(unknown)["auc"].verdict == LEAK
 
 
@@ -385,7 +386,7 @@ def test_a_client_s_null_has_its_members_labels():
     arrays["labels"] = np.where(single.owner >= 0, single.owner, np.arange(2500) % K)
     arrays["score/fedmia"] = arrays["score/fedmia"].copy()
     arrays["score/fedmia"][arrays["labels"] == 0, 0] += 3.0
-    found = judged(replace(single, scores=replace(single.scores, arrays=arrays)))["worst-client"]
+    found = judged(change_case(single, scores=replace(single.scores, arrays=arrays)))["worst-client"]
     assert "(0)" in found.label
     assert found.null["value"] == pytest.approx(0.05, abs=0.02), "one in a hundred of all, five of its own"
     assert found.verdict == NO_EVIDENCE
@@ -395,7 +396,7 @@ def test_rounds_are_matched_by_their_numbers():
     """One seed lacks the first round: its first one is the other seed's second."""
     full, late = case(shift=0.0, seed=0, rounds=2), case(shift=0.0, seed=1, rounds=1)
     full.scores.arrays["per_round"][1] = np.nan
-    late = replace(late, scores=replace(late.scores, facts={**late.scores.facts, "rounds": [2]}))
+    late = change_case(late, scores=replace(late.scores, facts={**late.scores.facts, "rounds": [2]}))
     late.scores.arrays["per_round"][0] = np.where(late.owner >= 0, 9.0, 0.0)[:, None]
     curve = judged(full, late)["tpr-at-1pct-fpr"].series["per_round"]
     assert curve["rounds"] == [1, 2]
@@ -446,7 +447,7 @@ def test_the_implied_epsilon_is_held_against_the_declared_one(declared):
     single = case(shift=3.0)
     if declared is not None:
         privacy = Privacy(1.0, 1e-5, 2, (1.0,) * K, (0.1,) * K, (declared,) * K)
-        single = replace(single, truth=replace(single.truth, privacy=privacy))
+        single = change_case(single, truth=replace(single.truth, privacy=privacy))
     found = judged(single)["epsilon-implied"]
     assert found.low > 0.5
     assert ("no ε is declared" in found.reason) == (declared is None)
@@ -515,7 +516,7 @@ def test_behind_sums_a_member_is_what_any_client_holds():
     assert found["tpr-at-1pct-fpr"].verdict == LEAK
     assert "tpr-at-1pct-fpr-elsewhere" not in found
     assert "worst-client" not in found
-    assert "worst-client" not in judged(single, replace(single, seed=1), by=AggregateMembershipJudge)
+    assert "worst-client" not in judged(single, change_case(single, seed=1), by=AggregateMembershipJudge)
 
 
 AGAINST_CLIENTS = "against other clients' examples"
@@ -695,7 +696,7 @@ def test_owners_in_another_order_are_no_leak(run):
         part = parts[trial % len(parts)]
         truth, scores = read_truth(part.truth), Scores.load(part.scores("membership"))
         shuffled = replace(truth, owners=draw.permutation(truth.owners))
-        single = MembershipCase(0, scores, shuffled, Record(part.record), read_knowledge(part.knowledge))
+        single = make_case(MembershipCase, 0, scores, shuffled, Record(part.record), read_knowledge(part.knowledge))
         members, others = single.dealt
         values = single.scores_of("fedmia")
         rates.append(tpr_at(members.of(values), others.of(values), 0.01).value)

@@ -5,7 +5,6 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from fedattack.attacks import Knowledge
 from fedattack.audit.finding import LEAK, NO_EVIDENCE, NOT_APPLICABLE, TOO_FEW
 from fedattack.audit.truth import Truth
 from fedattack.base.errors import DataError
@@ -15,6 +14,7 @@ from fedattack.threats.property.judge import PropertyJudge
 from tests.benchmarks.calibration import property as drawn
 from tests.benchmarks.calibration.drawn import measured
 from tests.threats.property.answered import make_scores
+from tests.worlds.cases import make_case
 
 CLIENTS, ROUNDS, WINDOWS = 20, 12, (10, 12)
 
@@ -62,7 +62,7 @@ def case(record, score, positives, *, seed=0, accuracy=0.9, named=None, nodes=No
         targets="",
         positives=positives,
     )
-    return PropertyCase(seed, scores, truth, record, Knowledge())
+    return make_case(PropertyCase, seed, scores, truth, record)
 
 
 def judged(*cases):

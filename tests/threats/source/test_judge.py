@@ -4,7 +4,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from fedattack.attacks import Knowledge, Scores
+from fedattack.attacks import Scores
 from fedattack.audit.truth import NOBODY, SEVERAL, Truth
 from fedattack.base.errors import DataError
 from fedattack.threats.source.case import SourceCase, credits_of
@@ -12,13 +12,14 @@ from fedattack.threats.source.confidence import fit_gamma
 from fedattack.threats.source.judge import SourceJudge
 from fedattack.threats.source.sia import combine_likelihoods, combine_rounds
 from tests.threats.source import likely
+from tests.worlds.cases import change_case, make_case
 
 K = 5
 CLASSES = 2
 
 
 def source_case(seed: int, scores: Scores, truth: Truth) -> SourceCase:
-    return SourceCase(seed, scores, truth, SimpleNamespace(view="individual"), Knowledge())
+    return make_case(SourceCase, seed, scores, truth, SimpleNamespace(view="individual"))
 
 
 def make_scores(losses, labels) -> Scores:
@@ -44,7 +45,7 @@ def truth_of(counts, owners, **changes) -> Truth:
 def with_losses(single: SourceCase, losses, **arrays) -> SourceCase:
     """Return the same case with other losses, and other arrays of its scores."""
     arrays = {**single.scores.arrays, "losses": losses, "combined": combine_rounds(losses), **arrays}
-    return replace(single, scores=replace(single.scores, arrays=arrays))
+    return change_case(single, scores=replace(single.scores, arrays=arrays))
 
 
 def case(
@@ -201,7 +202,7 @@ def test_the_order_of_targets_and_clients_does_not_matter():
     order = np.random.default_rng(3).permutation(400)
     arrays = original.scores.arrays
     shuffled = with_losses(original, arrays["losses"][:, order], labels=arrays["labels"][order])
-    shuffled = replace(shuffled, truth=replace(original.truth, owners=original.truth.owners[order]))
+    shuffled = change_case(shuffled, truth=replace(original.truth, owners=original.truth.owners[order]))
     assert judged(shuffled)["asr"].value == judged(original)["asr"].value
 
 
@@ -275,7 +276,7 @@ def test_clients_that_were_not_sampled_are_neither_right_nor_wrong(broken, round
 def shared_by(single: SourceCase, shared: dict) -> SourceCase:
     owners = single.truth.owners.copy()
     owners[list(shared)] = SEVERAL
-    return replace(single, truth=replace(single.truth, owners=owners, shared=shared))
+    return change_case(single, truth=replace(single.truth, owners=owners, shared=shared))
 
 
 def test_targets_of_several_owners_are_judged_apart():
@@ -336,7 +337,7 @@ def test_a_seed_in_which_no_owner_was_seen_says_nothing():
     losses = empty.scores.arrays["losses"].copy()
     losses[:, :, :4] = np.nan
     owners = np.where(empty.truth.owners == "4", "3", empty.truth.owners)
-    found = judged(whole, replace(with_losses(empty, losses), truth=replace(empty.truth, owners=owners)))
+    found = judged(whole, change_case(with_losses(empty, losses), truth=replace(empty.truth, owners=owners)))
     assert found["asr"].n == 200
     assert found["asr"].series["targets"]["a client holds that was never seen"] == 200
 
@@ -344,7 +345,7 @@ def test_a_seed_in_which_no_owner_was_seen_says_nothing():
 def test_a_truth_about_another_number_of_targets_is_refused():
     single = case(hits=1.0)
     with pytest.raises(DataError, match="owners of 399 targets, the scores are of 400"):
-        replace(single, truth=replace(single.truth, owners=single.truth.owners[:-1]))
+        change_case(single, truth=replace(single.truth, owners=single.truth.owners[:-1]))
 
 
 def test_a_prior_that_changes_who_is_named_is_judged_by_whom_it_names():

@@ -10,6 +10,7 @@ from fedattack.attacks import ATTACKS, base
 from fedattack.grids.tradeoff.cost import measure_peak_memory
 from fedattack.threats.source.judge import SourceJudge
 from tests.threats.source.test_judge import K, case
+from tests.worlds.cases import change_case
 
 LINUX = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="memory's high-water mark is Linux's")
 
@@ -27,7 +28,7 @@ def saved(folder, *, rounds: int, n: int):
 
 def judged(made, file) -> list:
     scores = ATTACKS["sia"].load_scores(file)
-    return SourceJudge([replace(made, scores=scores)], setting={}, provenance={}).findings()
+    return SourceJudge([change_case(made, scores=scores)], setting={}, provenance={}).findings()
 
 
 @pytest.mark.slow
@@ -50,7 +51,7 @@ def test_many_rounds_take_the_memory_of_few(tmp_path):
 
     def read():
         scores = ATTACKS["sia"].load_scores(file)
-        return replace(made, scores=scores).combined
+        return change_case(made, scores=scores).combined
 
     assert size == 80_000_000
     assert measure_peak_memory(read) < 48e6

@@ -8,10 +8,11 @@ from fedattack.audit.judge import Case, Judge
 from fedattack.audit.measures import Measurement, Rate, measure
 from fedattack.audit.significance import significance_of
 from fedattack.audit.table import Row, rows_of
+from toy_threat.attack import UpdateNorms
 from toy_threat.tables import NAMED
 
 
-def count_examples(case: Case) -> dict[str, int]:
+def count_examples(case: Case[UpdateNorms]) -> dict[str, int]:
     """Count the examples of each client."""
     sizes = case.truth.counts.sum(axis=1)
     if "toy" in case.truth.answers:
@@ -19,12 +20,12 @@ def count_examples(case: Case) -> dict[str, int]:
     return dict(zip(case.truth.clients, sizes.tolist(), strict=True))
 
 
-def name_loudest(case: Case) -> str:
+def name_loudest(case: Case[UpdateNorms]) -> str:
     """Name the client whose updates are the largest."""
-    return case.node_clients[int(np.argmax(case.scores.arrays["norms"]))]
+    return case.node_clients[int(np.argmax(case.found.norms))]
 
 
-class ToyJudge(Judge[Case]):
+class ToyJudge(Judge[Case[UpdateNorms]]):
     """States in how many seeds the largest client was named."""
 
     notes = ("A toy: one answer a seed.",)
