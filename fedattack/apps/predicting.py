@@ -44,8 +44,9 @@ class PredictingClient:
     ) -> Iterator[Arrays]:
         """Train for one round, then further on some of the targets, and yield what the client would send.
 
-        Each pass more is the app's own training once more, all of whose batches of examples are of these targets. The
-        next round goes on as if there had been none.
+        Each pass more is the app's own training once more, all of whose batches of examples are of these targets. What
+        else it learns, such as what all clients predict, it learns again. The next round goes on as if there had been
+        none.
 
         Parameters
         ----------
