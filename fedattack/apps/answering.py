@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 
 from fedattack.apps.calling import FunctionPlayer, OwnFunction, limit_memory, write_examples
 from fedattack.apps.player import UPDATES_MEMORY, Along, Form, Handler, Player, WeightsPlayer, form_of
+from fedattack.apps.predicting import PredictingClient
 from fedattack.apps.probing import EXAMPLES, ask_outputs, ask_roles, ask_touched, describe_roles
 from fedattack.attacks import Scores, read_knowledge
 from fedattack.attacks.knowledge import Knowledge, Targets
@@ -141,6 +142,8 @@ class Interview:
             self._try_fitted()
         if self._request["together"]:
             return self.plant(say)
+        if self._request["planted"]:
+            return self.plant_predictions(say)
         if self._request["inverted"]:
             return self.invert()
         if len(self.auxiliary[1]):
@@ -360,6 +363,37 @@ class Interview:
             counts.append(self._planted)
         return self._count_planted(min(counts))
 
+    def plant_predictions(self, say: Callable[[str], None]) -> dict[str, NDArray[Any]]:
+        """Write records in which clients predict after further training on their own targets; count these replies."""
+        passes = self._request["passes"]
+        clients: dict[str, PredictingClient] = {}
+        # By round and node, what the client sends after each number of passes.
+        planted: dict[tuple[int, str], list[Arrays]] = {}
+        replies = [(round_.seq, reply) for round_ in self._record for reply in _list_replies(round_)]
+        for done, (seq, reply) in enumerate(replies):
+            say(f"{PROGRESS}{done} {len(replies)}")
+            rows = self._request["owned"].get(reply.node, [])
+            if not rows or reply.received is None or self._is_over:
+                continue
+            if reply.node not in clients:
+                clients[reply.node] = PredictingClient(self._handler(reply.node), self._x, self._y)
+            received, sent = dict(reply.received), dict(reply.arrays or {})
+            try:
+                planted[seq, reply.node] = [*clients[reply.node].train(received, sent, rows, passes, seq)]
+                self._planted += 1
+            except FedAttackError as cause:
+                self._left_out[str(cause)] += 1
+            except Exception as cause:  # the app's own code may raise anything
+                self._left_out[one_line(cause)] += 1
+        if not planted:
+            raise DataError("; ".join(self._left_out) or "no reply is of a client that has targets of its own")
+        for index, count in enumerate(passes):
+            of_count = {key: arrays[index] for key, arrays in planted.items()}
+            rewrite_record(
+                self._record, Path(self._request["planted"]) / str(count), partial(_replace_arrays, of_count)
+            )
+        return self._count_planted(sum(client.changed for client in clients.values()))
+
     def invert(self) -> dict[str, NDArray[Any]]:
         """Search for the examples of a few clients, write the scores, and return ``notes`` on them."""
         # It imports what searches, which no other question needs.
@@ -512,6 +546,14 @@ class Interview:
         products, norms, lengths = player.along(updates)
         split = np.split(products, len(cases)), np.split(lengths, len(cases))
         return [(of_case, norms, its_lengths) for of_case, its_lengths in zip(*split, strict=True)]
+
+
+def _replace_arrays(arrays: Mapping[tuple[int, str], Arrays], round_: Round, exchange: Exchange) -> Exchange:
+    """Put other arrays, by round and node, into the place of those of replies."""
+    replies = []
+    for reply in exchange.replies:
+        replies.append(replace(reply, arrays=arrays.get((round_.seq, reply.node), reply.arrays)))
+    return replace(exchange, replies=replies)
 
 
 def _say_nothing(line: str) -> None:

@@ -218,6 +218,24 @@ class Asker:
         arrays = self._ask(inquiry, step, owned=owned, together=together, out=out, seconds=seconds)
         return {count: Record(out / str(count)) for count in together}, _share_of(arrays)
 
+    def plant_predictions(
+        self,
+        inquiry: Inquiry,
+        owned: Mapping[str, Sequence[int]],
+        passes: Sequence[int],
+        out: Path,
+        *,
+        seconds: float | None = None,
+    ) -> tuple[dict[int, Record], Share]:
+        """Let clients predict after further training on their own targets, where they send predictions.
+
+        After ``seconds`` replies stay as they are. Returned are, by the number of passes, the record in the empty
+        folder ``out``, and in how many of its replies something is planted.
+        """
+        step = f"plant in the predictions of {inquiry.part.label}"
+        arrays = self._ask(inquiry, step, owned=owned, passes=passes, out=out, seconds=seconds)
+        return {count: Record(out / str(count)) for count in passes}, _share_of(arrays)
+
     def invert(
         self, inquiry: Inquiry, nodes: Sequence[str], planted: Mapping[str, Sequence[int]] | None = None
     ) -> Scores:

@@ -1,11 +1,11 @@
 """Find out whether an attack that shows nothing would have seen a leak: a positive control.
 
 The same attack is made of the same record, in which something is planted by the app's own step. For attacks of losses
-each client is trained further on those of the targets that are its own. For attacks that read updates it sends one
-plain step on a few of them in the place of its reply. Where the attack counts all that a client holds, the step is
-on all of them, and for the search through the app's own step one client makes it on one target. For attacks on tables
-it sends trees that split by its own values, and for what is read as it is, examples of its own. If nothing of that is
-seen, the attack cannot tell anything here.
+each client is trained further on those of the targets that are its own, and predicts anew where it sends predictions.
+For attacks that read updates it sends one plain step on a few of them in the place of its reply. Where the attack
+counts all that a client holds, the step is on all of them, and for the search through the app's own step one client
+makes it on one target. For attacks on tables it sends trees that split by its own values, and for what is read as it
+is, examples of its own. If nothing of that is seen, the attack cannot tell anything here.
 """
 
 import math
@@ -150,7 +150,8 @@ def control(
             found |= {name: replace(found[name], is_cut=True) for name in left}
         elif seconds is not None and left:
             most = PASSES[-1][-1:]
-            found |= _control(scene, TRAINED, left, [_Batch(most, partial(_train_further, most, False))], clock, faults)
+            batch = _Batch(most, partial(_train_further, folder, most, False))
+            found |= _control(scene, TRAINED, left, [batch], clock, faults)
     if "inversion" in unseen and runs[0].knowledge.model is None:
         lost: dict[str, Failure] = {}
         with failing_alone(lost, "inversion"):
@@ -189,7 +190,7 @@ def _list_tries(
     ways: list[tuple[str, Sequence[_Batch]]] = [
         (STEPPED, [_Batch(TOGETHER, partial(_step, folder, TOGETHER))]),
         (WHOLE, [_Batch((ALL,), partial(_step, folder, (ALL,)))]),
-        (TRAINED, [_Batch(passes, partial(_train_further, passes, is_short)) for passes in PASSES]),
+        (TRAINED, [_Batch(passes, partial(_train_further, folder, passes, is_short)) for passes in PASSES]),
     ]
     tries: list[tuple[str, list[str], Sequence[_Batch]]] = []
     for kind, batches in ways:
@@ -371,6 +372,7 @@ def _is_held_against(name: str, others: Collection[str]) -> bool:
 
 
 def _train_further(
+    folder: Path,
     passes: Sequence[int],
     is_short: bool,
     asker: Asker,
@@ -381,7 +383,9 @@ def _train_further(
     """Ask about replies of clients that were trained further on their own targets."""
     inquiry, owned = _inquire(run, witnesses)
     if inquiry.sends is not None and inquiry.sends.protocol:
-        raise DataError("clients send predictions, and fedattack cannot plant a leak in these")
+        out = folder / f"{run.part.name or 'run'}-predictions-{'-'.join(map(str, passes))}"
+        records, share = asker.plant_predictions(inquiry, owned, passes, out, seconds=seconds)
+        return {count: replace(run, sent=record) for count, record in records.items()}, share
     seqs: Sequence[int] = ()
     if is_short:
         seqs = _find_rounds(run.record, owned)

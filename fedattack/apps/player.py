@@ -61,8 +61,12 @@ class Handler:
     arrays: Mapping[str, Sequence[str]]
     configs: Mapping[str, Mapping[str, Any]]
 
-    def __call__(self, weights: Arrays, seed: int = _SEED) -> Message:
-        """Train with these weights, from one state of all random numbers, and return the client's reply."""
+    def __call__(self, weights: Arrays, seed: int = _SEED, state: RecordDict | None = None) -> Message:
+        """Train with these weights, from one state of all random numbers, and return the client's reply.
+
+        The client finds in ``state`` what it kept of earlier rounds, and keeps there what it keeps; ``None`` for a
+        client that kept nothing.
+        """
         seed_all(seed)
         records: dict[str, Any] = {}
         for key, names in self.arrays.items():
@@ -84,7 +88,7 @@ class Handler:
             ttl=3600.0,
             message_type=self.type,
         )
-        context = Context(1, 1, dict(self.node_config), RecordDict(), dict(self.run_config))
+        context = Context(1, 1, dict(self.node_config), RecordDict() if state is None else state, dict(self.run_config))
         message = Message(content=RecordDict(records), metadata=metadata)  # type: ignore[call-overload]
         with limit_time("the app's handler"):
             try:

@@ -741,16 +741,23 @@ def _ends_read(end: Callable[[Sequence[Tensor]], None]) -> Iterator[None]:
 
 
 def leaves_for(tape: Tape, x: NDArray[Any], y: NDArray[Any]) -> dict[str, NDArray[Any]]:
+    """Return examples as the leaves of a tape's step; see :func:`leaves_like`."""
+    return leaves_like(tape.rows, x, y)
+
+
+def leaves_like(rows: NDArray[Any], x: NDArray[Any], y: NDArray[Any]) -> dict[str, NDArray[Any]]:
     """Return examples as the leaves of a step: what they hold by place, and the labels where one number is missing.
+
+    ``rows`` (m,) are the step's own examples, of structured type.
 
     Raises
     ------
     DataError
         If the step takes other things than the examples hold.
     """
-    wanted, have = fields(tape.rows), leaves_of(x)
+    wanted, have = fields(rows), leaves_of(x)
     missing = [place for place in wanted if place not in have]
-    shape = tape.rows.dtype[missing[0]].shape if len(missing) == 1 else (0,)
+    shape = rows.dtype[missing[0]].shape if len(missing) == 1 else (0,)
     # The app has the labels as (n,) or (n, 1).
     if math.prod(shape) == 1:
         have[missing.pop()] = y.reshape(-1, *shape)

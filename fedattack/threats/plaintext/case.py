@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -22,7 +22,9 @@ from fedattack.threats.plaintext.groups import GroupSizes, find_group_sizes
 from fedattack.threats.plaintext.items import contents_of
 from fedattack.threats.plaintext.judged_values import judge_values
 from fedattack.threats.plaintext.plaintext import PlainValues
+from fedattack.threats.plaintext.row_batches import RowBatches
 from fedattack.threats.plaintext.row_links import (
+    FEWEST_ROWS,
     ColumnsLink,
     NormsLink,
     OwnRows,
@@ -30,7 +32,6 @@ from fedattack.threats.plaintext.row_links import (
     link_norms,
     list_own_rows,
 )
-from fedattack.threats.plaintext.row_norms import has_rows, spread_over
 from fedattack.threats.plaintext.values import likeness, parts_of
 
 THREAT = "plaintext"
@@ -111,43 +112,47 @@ class PlaintextCase(Case[PlainValues]):
             return None
         return judge_values(self.found, self.node_clients, self.truth)
 
-    @property
-    def has_query_rows(self) -> bool:
-        """Whether clients answer queries with arrays that may have a row for each example."""
-        return any(array.type.startswith("query") and has_rows(array.values) for array in self.found.list_sent())
+    @cached_property
+    def query_rows(self) -> list[str]:
+        """The names of arrays in replies to queries that may have a row for each example."""
+        names = []
+        for batches in self.found.list_batches():
+            form = batches.form
+            if form.type.startswith("query") and not form.is_sent and sum(form.sizes) >= FEWEST_ROWS:
+                names.append(f"{form.name} ({form.type})")
+        return [*dict.fromkeys(names)]
 
     def link_columns(self, rng: np.random.Generator) -> list[tuple[str, ColumnsLink]]:
-        """Link columns of clients, by their names, to arrays that these send with a row for each example."""
-        arrays: dict[str, list[NDArray[np.float32]]] = {}
-        for array in self.found.list_sent():
-            arrays.setdefault(self.truth.nodes.get(array.node, ""), []).append(array.values)
+        """Link columns of clients, by their names, to arrays that these send with rows for examples."""
         links = []
-        for client, own in self._own_rows(arrays):
-            link = link_columns(own, spread_over(arrays[client]), rng)
+        for client, own, batches in self._own_rows(is_sent=False):
+            link = link_columns(own, batches, rng)
             if link is not None:
                 links.append((client, link))
         return links
 
     def link_norms(self, rng: np.random.Generator) -> list[tuple[str, NormsLink]]:
         """Link labels of clients, by their names, to the norms of rows that these are sent."""
-        norms: dict[str, list[Floats]] = {}
-        for array, of_array in self.found.list_norms():
-            norms.setdefault(self.truth.nodes.get(self.found.nodes[array.node], ""), []).append(of_array)
         links = []
-        for client, own in self._own_rows(norms):
-            link = link_norms(own, spread_over(norms[client]), rng)
+        for client, own, batches in self._own_rows(is_sent=True):
+            link = link_norms(own, batches, rng)
             if link is not None:
                 links.append((client, link))
         return links
 
-    def _own_rows(self, clients: Iterable[str]) -> Iterator[tuple[str, OwnRows]]:
-        """Yield clients of whose examples it is known which row of their table each is, and these."""
-        for client in sorted({*clients} - {""}, key=lambda name: (len(name), name))[:_MOST_LINKED]:
+    def _own_rows(self, *, is_sent: bool) -> Iterator[tuple[str, OwnRows, list[RowBatches]]]:
+        """Yield clients of whose examples it is known which row of their table each is, these, and what passed."""
+        by_client: dict[str, list[RowBatches]] = {}
+        for batches in self.found.list_batches():
+            client = self.truth.nodes.get(self.found.nodes[batches.form.node], "")
+            if client and batches.form.is_sent == is_sent:
+                by_client.setdefault(client, []).append(batches)
+        for client in sorted(by_client, key=lambda name: (len(name), name))[:_MOST_LINKED]:
             own = None
             if self.examples is not None:
                 own = list_own_rows(self.examples, client)
             if own is not None:
-                yield client, own
+                yield client, own, by_client[client]
 
     @cached_property
     def node_clients(self) -> list[str]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from fedattack.audit.finding import AUC, CANNOT_TELL, NO_EVIDENCE, PROPORTION, ReadOff
+from fedattack.audit.finding import AUC, CANNOT_TELL, ERROR, NO_EVIDENCE, PROPORTION, ReadOff
 from fedattack.audit.judge import Judge
 from fedattack.audit.measures import UNKNOWN, Measurement, Rate, measure, no_value
 from fedattack.audit.readoff import read_off
@@ -194,11 +194,13 @@ class PlaintextJudge(Judge[PlaintextCase]):
         found = self._judge_links(
             PlaintextCase.link_columns, _COLUMNS, PROPORTION, "how much of a column's variance a linear image explains"
         )
-        if found is not None or not any(self.each(lambda case: case.has_query_rows)):
+        names = dict.fromkeys(name for case in self.cases for name in case.query_rows)
+        if found is not None or not names:
             return found
         return no_value(
-            "clients answer queries with arrays that have rows, as embeddings are, and nobody knows which row is which "
-            "example: state the examples in the order of the rows by --examples module:function"
+            f"clients answer queries with arrays that have rows, as embeddings are: {short(', '.join(names), 200)}. "
+            "Nobody knows which row is which example: state the examples in the order of the rows by --examples "
+            "module:function; mini-batches need the numbers of their rows beside them, or all rows in their order"
         )
 
     @measure("gradient-labels", "Labels that the norms of rows tell that a client is sent")
@@ -220,13 +222,24 @@ class PlaintextJudge(Judge[PlaintextCase]):
         linked = Linked(by_run)
         rate = Rate.of(linked.scores)
         null = linked.draw(np.random.default_rng((self.cases[0].seed, stream, _SHUFFLING)), 200)
+        test = linked.test(np.random.default_rng((self.cases[0].seed, stream, _TESTING)))
+        reason = (
+            f"the value is {what}, the mean over clients; the null is the same where the examples change their rows"
+        )
+        verdict = ""
+        if linked.assumed:
+            reason += f"; no number names the rows of {short(linked.assumed, 200)}, so batches are taken as consecutive"
+            if test.p > ERROR:
+                reason += ". These fit nothing: batches may be shuffled, and then nobody can tell which row is which"
+                verdict = CANNOT_TELL
         return rate.measured(
-            f"the value is {what}, the mean over clients; the null is the same where the examples change their rows",
+            reason,
             null=null_of(null.tolist(), rate.n),
             chance=float(null.mean()),
-            test=linked.test(np.random.default_rng((self.cases[0].seed, stream, _TESTING))),
+            test=test,
             by_seed=rate.by_seed,
             units=units,
+            verdict=verdict,
         )
 
     def _show(self, table: Table) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from fedattack.record import Record
 from fedattack.record.format import Arrays
 from fedattack.threats.plaintext.arrays import Sent, sent_arrays, spread_arrays
 from fedattack.threats.plaintext.options import FEWEST, PlaintextOptions
-from fedattack.threats.plaintext.row_norms import list_row_norms
+from fedattack.threats.plaintext.row_batches import BatchesForm, RowBatches, list_row_batches
 from fedattack.threats.plaintext.single_values import MOST_LISTS, ValueList, find_values
 from fedattack.threats.plaintext.values import Plain, families_of, plain_replies, vectors_of
 
@@ -33,6 +33,9 @@ _MOST_KEYS = 200
 
 # The arrays that a positive control adds to replies, and how many groups it counts.
 _PLANTED, _PLANTED_GROUPS = "planted", 8
+
+# Names of arrays with rows of all nodes.
+_MOST_BATCHES = 2_000
 
 # Arrays that are kept of a run, and their axes.
 _MOST_ARRAYS, _MOST_AXES = 20_000, 32
@@ -116,16 +119,6 @@ class SentArray:
         return math.prod(self.shape)
 
 
-@dataclass(frozen=True)
-class SentRows:
-    """An array with rows that a node is sent: its name, the type of the message, its rows, and the node's index."""
-
-    name: Name
-    type: Name
-    rows: Annotated[int, Field(ge=1)]
-    node: Annotated[int, Field(ge=0)]
-
-
 @dataclass(frozen=True, eq=False)
 class PlainValues:
     """What replies hold in plaintext.
@@ -163,10 +156,10 @@ class PlainValues:
         Why no values of examples were computed; empty where they were.
     smallest_group
         Below how many examples a group is small.
-    received
-        Arrays with rows that nodes are sent beside a model.
-    norms
-        (norms,): those of their rows, one array behind the other.
+    batches
+        Arrays with a row for each example that pass beside a model.
+    batch_values, batch_ids, batch_marks
+        (numbers,), (rows,), (marks,): their rows, what names these, and what counts messages, one behind the other.
     """
 
     nodes: tuple[Name, ...]
@@ -187,8 +180,10 @@ class PlainValues:
     value_alone: Annotated[NDArray[np.bool_] | None, Axes("told")] = None
     untold: Annotated[Name, OPTIONAL] = ""
     smallest_group: Annotated[int, Field(ge=2, le=1_000_000), OPTIONAL] = FEWEST
-    received: Annotated[tuple[SentRows, ...], Field(max_length=_MOST_ARRAYS), OPTIONAL] = ()
-    norms: Annotated[NDArray[np.float64] | None, Axes("norms", low=0)] = None
+    batches: Annotated[tuple[BatchesForm, ...], Field(max_length=_MOST_BATCHES), OPTIONAL] = ()
+    batch_values: Annotated[NDArray[np.float32] | None, Axes("batch numbers", nan=True)] = None
+    batch_ids: Annotated[NDArray[np.int64] | None, Axes("batch rows", low=-1)] = None
+    batch_marks: Annotated[NDArray[np.int64] | None, Axes("batch marks", low=0)] = None
 
     def fault(self) -> str:
         """Expect as many numbers as the vectors are long, and as the arrays hold."""
@@ -196,10 +191,12 @@ class PlainValues:
             return "the vectors do not fit their numbers"
         if self.value_lists is not None and self.value_lists.max(initial=-1) >= len(self.values):
             return "the values are of lists that are not there"
-        if any(array.node >= len(self.nodes) for array in self.received):
-            return "arrays were sent to nodes that are not there"
-        if sum(array.rows for array in self.received) != (0 if self.norms is None else len(self.norms)):
-            return "the norms do not fit the arrays"
+        if any(form.node >= len(self.nodes) for form in self.batches):
+            return "arrays with rows are of nodes that are not there"
+        expected = _count_batches(self.batches)
+        arrays = (self.batch_values, self.batch_ids, self.batch_marks)
+        if expected != tuple(0 if array is None else len(array) for array in arrays):
+            return "rows, and what names them, do not fit the arrays"
         contents, senders = self.contents, self.senders
         if contents is None or senders is None:
             return "the arrays have no numbers" if self.sent else ""
@@ -219,12 +216,19 @@ class PlainValues:
             start += array.size
         return listed
 
-    def list_norms(self) -> list[tuple[SentRows, NDArray[np.float64]]]:
-        """Return the arrays that nodes are sent, and the norms of their rows."""
-        if self.norms is None or not self.received:
-            return []
-        ends = np.cumsum([array.rows for array in self.received])
-        return list(zip(self.received, np.split(self.norms, ends[:-1]), strict=True))
+    def list_batches(self) -> list[RowBatches]:
+        """Return the arrays with rows, and their numbers."""
+        listed: list[RowBatches] = []
+        if self.batch_values is None or self.batch_ids is None or self.batch_marks is None:
+            return listed
+        at = 0, 0, 0
+        for form in self.batches:
+            end = tuple(map(sum, zip(at, _count_batches([form]), strict=True)))
+            values = self.batch_values[at[0] : end[0]].reshape(-1, form.width)
+            marks = self.batch_marks[at[2] : end[2]].reshape(len(form.sizes), len(form.marks))
+            listed.append(RowBatches(form, values, self.batch_ids[at[1] : end[1]], marks))
+            at = end
+        return listed
 
     def list_told(self, index: int) -> list[tuple[int, float, bool]]:
         """Return the examples that a list tells: their indices, bits, and whether no other comes as near."""
@@ -283,7 +287,7 @@ class Plaintext(Attack, Plants):
             seen.progress(done + 1, len(replies))
         values = _gather_values(replies)
         told = find_values(seen, record, columns)
-        row_norms = [array for array in list_row_norms(record) if array.node in columns][:_MOST_ARRAYS]
+        batches = list_row_batches(record, columns)[:_MOST_BATCHES]
         if left_out:
             seen.notes.append(
                 f"{left_out:,} lists and families of numbers beside the model are more than are looked at"
@@ -310,12 +314,21 @@ class Plaintext(Attack, Plants):
             value_alone=np.array(told.alone, dtype=np.bool_),
             untold=told.why,
             smallest_group=self.options.smallest_group,
-            received=tuple(
-                SentRows(short(array.name, 200), array.type, len(array.norms), columns[array.node])
-                for array in row_norms
-            ),
-            norms=np.concatenate([np.zeros(0), *(array.norms for array in row_norms)]),
+            batches=tuple(each.form for each in batches),
+            batch_values=np.concatenate([np.zeros(0, np.float32), *(each.values.ravel() for each in batches)]),
+            batch_ids=np.concatenate([np.zeros(0, np.int64), *(each.ids for each in batches)]),
+            batch_marks=np.concatenate([np.zeros(0, np.int64), *(each.marks.ravel() for each in batches)]),
         )
+
+
+def _count_batches(forms: Iterable[BatchesForm]) -> tuple[int, int, int]:
+    """Return how many numbers, rows and marks arrays with rows have."""
+    numbers, rows, marks = 0, 0, 0
+    for form in forms:
+        numbers += form.rows * form.width
+        rows += form.rows
+        marks += len(form.sizes) * len(form.marks)
+    return numbers, rows, marks
 
 
 def _find_size(knowledge: Knowledge) -> int | None:

@@ -2,11 +2,14 @@
 
 Two questions of vertical and split learning have an answer in closed form. Are a party's columns a linear image of the
 embedding that it sends? And does the norm of the gradient that it is sent tell the labels?
+
+Both go by *passes*: rows of a table, each once, with what passed for them. A message that holds the whole table is one.
+Mini-batches are put together: by the numbers that name their rows; else as if they were consecutive, which is assumed.
 """
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,22 +17,53 @@ from scipy.stats import rankdata
 
 from fedattack.audit.significance import Significance, significance_of
 from fedattack.threats.plaintext.contents import KnownExamples
-from fedattack.threats.plaintext.row_norms import FEWEST_ROWS, has_rows
+from fedattack.threats.plaintext.row_batches import NO_ID, RowBatches
 
 DRAWS = 2_000
 """Exchanges of rows by which a link is tested."""
 
+FEWEST_ROWS = 8
+"""Rows of a client that are known, at least."""
+
 # Rows that are compared; of more, some are drawn. Columns of an embedding, and known rows for each of these.
 _MOST_ROWS, _MOST_WIDTH, _ROWS_EACH = 400, 64, 2
 
+# Passes of one name that are looked at, spread over the run.
+_MOST_PASSES = 6
+
 Floats = NDArray[np.float64]
 Order = NDArray[np.int64]
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, eq=False)
+class RowPass:
+    """Rows of a table (rows,), each once, and what passed for them, (rows, width)."""
+
+    rows: Order
+    values: Floats
+
+
+@dataclass(frozen=True, eq=False)
+class Passes:
+    """What passed under one name, row by row.
+
+    ``is_assumed`` says that no number names the rows of mini-batches, so that these were taken as consecutive.
+    """
+
+    name: str
+    passes: Sequence[RowPass]
+    is_assumed: bool
 
 
 class Link(Protocol):
-    """How arrays of one client and what is true of its examples hang together."""
+    """How arrays of one client and what is true of its examples hang together.
+
+    ``assumed`` names the mini-batches whose rows are assumed to be consecutive, if there are no others.
+    """
 
     rows: int
+    assumed: str
 
     def score(self, order: Order) -> float:
         """Return how well the arrays tell what is true of the examples in this order (rows,) of them: 0 … 1."""
@@ -42,7 +76,7 @@ class OwnRows:
     Attributes
     ----------
     total
-        How many rows the table has, up to the last that is known.
+        How many rows the table has; up to the last that is known, where not all are.
     rows, x, y
         (known,), (known, columns), (known,): the rows that are known, ascending, their examples and labels.
     """
@@ -57,12 +91,106 @@ def list_own_rows(examples: KnownExamples, client: str) -> OwnRows | None:
     """Return the examples of a client in the order of its table; ``None`` where that is not known."""
     if examples.rows is None:
         return None
-    own = np.flatnonzero((examples.owners == client) & (examples.rows >= 0))
+    is_own = examples.owners == client
+    own = np.flatnonzero(is_own & (examples.rows >= 0))
     if len(own) < FEWEST_ROWS:
         return None
     own = own[np.argsort(examples.rows[own])]
     rows = examples.rows[own]
-    return OwnRows(int(rows[-1]) + 1, rows, examples.x[own].astype(np.float64), examples.labels[own])
+    total = int(rows[-1]) + 1
+    if client in examples.whole:
+        # Equal rows at the end are among them, although it is not known which is which.
+        total = max(total, int(is_own.sum()))
+    return OwnRows(total, rows, examples.x[own].astype(np.float64), examples.labels[own])
+
+
+def find_passes(batches: RowBatches, total: int) -> Passes | None:
+    """Put rows of a table of so many rows together, pass by pass; ``None`` where nobody can say which row is which."""
+    form = batches.form
+    name = f"{form.name} ({form.type})"
+    whole = [values for _, values, _ in batches.list_kept() if len(values) == total]
+    found = [RowPass(np.arange(total), values.astype(np.float64)) for values in spread_over(whole)]
+    named = _find_named_rows(batches.ids, total)
+    if named is not None:
+        found += spread_over(_gather(named, batches))
+    if found:
+        return Passes(name, found, False)
+    # Ordinary replies to training bring other tables, such as centres.
+    if form.type == "train" and not form.is_sent:
+        return None
+    for starts in _list_starts(batches, total):
+        consecutive = [np.arange(starts[index], starts[index] + form.sizes[index]) for index in form.kept]
+        passes = _gather(np.concatenate(consecutive), batches)
+        # Less than a batch may be dropped at the end of a table.
+        found += spread_over([one for one in passes if len(one.rows) > total - max(form.sizes)])
+    return Passes(name, found, True) if found else None
+
+
+def _find_named_rows(ids: Order, total: int) -> Order | None:
+    """Return the rows that numbers name, as indices or by their order; ``None`` where they name none."""
+    if not len(ids) or (ids == NO_ID).any():
+        return None
+    different = np.unique(ids)
+    if len(different) == total:
+        return np.searchsorted(different, ids)
+    return ids if different[-1] < total else None
+
+
+def _gather(all_rows: Order, batches: RowBatches) -> list[RowPass]:
+    """Put messages together whose rows are known; a pass ends where most rows of a message are there already."""
+    passes: list[RowPass] = []
+    seen: set[int] = set()
+    rows: list[Order] = []
+    values: list[Floats] = []
+
+    def end() -> None:
+        if rows:
+            passes.append(RowPass(np.concatenate(rows), np.concatenate(values)))
+        seen.clear(), rows.clear(), values.clear()
+
+    start = 0
+    for _, block, _ in batches.list_kept():
+        of_message = all_rows[start : start + len(block)]
+        start += len(block)
+        is_new = np.array([row not in seen for row in of_message.tolist()])
+        if 2 * is_new.sum() < len(is_new):
+            end()
+            is_new[:] = True
+        seen.update(of_message.tolist())
+        rows.append(of_message[is_new])
+        values.append(block[is_new].astype(np.float64))
+    end()
+    return passes
+
+
+def _list_starts(batches: RowBatches, total: int) -> Iterator[Order]:
+    """Yield where the rows of each message may start, (messages,), if they are consecutive.
+
+    They follow the message before, from the first row on again where the table ends; or a number in the message says
+    where they start, or which batch it is.
+    """
+    sizes = np.array(batches.form.sizes)
+    # Of a larger one nothing shows that it is a mini-batch of this table.
+    if 2 * sizes.max() > total:
+        return
+    following, start = [], 0
+    for size in sizes.tolist():
+        # What is left of a table at its end may be dropped.
+        if start + size > total:
+            start = 0
+        following.append(start)
+        start = (start + size) % total
+    yield np.array(following)
+    for marks in batches.marks.T:
+        for starts in (marks, (marks - marks.min()) * sizes.max()):
+            if (starts + sizes <= total).all() and not np.array_equal(starts, following):
+                yield starts
+
+
+def spread_over(things: Sequence[T]) -> list[T]:
+    """Return some of many, from the first to the last."""
+    chosen = np.linspace(0, len(things) - 1, min(_MOST_PASSES, len(things))).astype(int)
+    return [things[index] for index in chosen.tolist()]
 
 
 class ColumnsLink:
@@ -70,32 +198,40 @@ class ColumnsLink:
 
     The attacker is assumed to know the examples of the first half. By least squares each column is made of an
     embedding's numbers and a constant. The score is the mean over columns of R² on the other half, 0 where it is below.
-    Of several embeddings that of which the score is largest counts.
+    Of several passes that of which the score is largest counts.
 
     Parameters
     ----------
-    embeddings
-        Each (rows, width).
+    passes
+        Those of the embeddings; their rows are indices of ``x``. Those with too few rows are left out.
     x
         (rows, columns).
+    assumed
+        See :class:`Link`.
     """
 
-    def __init__(self, embeddings: Sequence[Floats], x: Floats, rng: np.random.Generator) -> None:
+    def __init__(self, passes: Sequence[RowPass], x: Floats, rng: np.random.Generator, assumed: str = "") -> None:
         self.rows = len(x)
-        split = rng.permutation(len(x))
-        half = len(x) // 2
-        self._known, self._tried = split[:half], split[half:]
+        self.assumed = assumed
         self._x = x
-        self._images: list[Floats] = []
-        for embedding in embeddings:
-            table = np.column_stack([np.ones(len(embedding)), embedding])
-            # One matrix makes the other half's columns of the known half's.
-            self._images.append(table[self._tried] @ np.linalg.pinv(table[self._known]))
+        split = rng.permutation(len(x))
+        is_known = np.zeros(len(x), np.bool_)
+        is_known[split[: len(x) // 2]] = True
+        # What makes the other half's columns of the known half's, and which rows these are.
+        self._images: list[tuple[Floats, Order, Order]] = []
+        for one in passes:
+            width = one.values.shape[1]
+            known = is_known[one.rows]
+            is_fit = _ROWS_EACH * (width + 1) <= known.sum() < len(known) - 1
+            if width > _MOST_WIDTH or not is_fit or not np.isfinite(one.values).all():
+                continue
+            table = np.column_stack([np.ones(len(one.values)), one.values])
+            self._images.append((table[~known] @ np.linalg.pinv(table[known]), one.rows[known], one.rows[~known]))
 
-    @staticmethod
-    def fits(width: int, rows: int) -> bool:
-        """Say whether there are enough rows for so many numbers of an embedding."""
-        return width <= _MOST_WIDTH and rows // 2 >= _ROWS_EACH * (width + 1)
+    @property
+    def is_linked(self) -> bool:
+        """Whether a pass has enough rows for the numbers of its embeddings."""
+        return bool(self._images)
 
     def score(self, order: Order) -> float:
         """Return the mean R² of the columns of the examples in this order."""
@@ -103,11 +239,10 @@ class ColumnsLink:
 
     def _list_r2(self, order: Order) -> Iterator[Floats]:
         x = self._x[order]
-        known, tried = x[self._known], x[self._tried]
-        variation = ((tried - tried.mean(axis=0)) ** 2).sum(axis=0)
-        varies = variation > 0
-        for image in self._images:
-            rest = ((tried - image @ known) ** 2).sum(axis=0)
+        for image, known, tried in self._images:
+            variation = ((x[tried] - x[tried].mean(axis=0)) ** 2).sum(axis=0)
+            varies = variation > 0
+            rest = ((x[tried] - image @ x[known]) ** 2).sum(axis=0)
             r2 = np.zeros(x.shape[1])
             r2[varies] = np.clip(1 - rest[varies] / variation[varies], 0, 1)
             yield r2
@@ -116,29 +251,37 @@ class ColumnsLink:
 class NormsLink:
     """Labels of two classes, as told by norms of gradients: the area under the ROC curve, forward or backward.
 
-    Nobody tells which class is which. Of several arrays that which tells most counts.
+    Nobody tells which class is which. Of several passes that which tells most counts.
 
     Parameters
     ----------
-    norms
-        Each (rows,).
+    passes
+        Those of the norms, of width 1; their rows are indices of ``y``.
     y
         (rows,): labels of two classes.
+    assumed
+        See :class:`Link`.
     """
 
-    def __init__(self, norms: Sequence[Floats], y: Floats) -> None:
+    def __init__(self, passes: Sequence[RowPass], y: Floats, assumed: str = "") -> None:
         self.rows = len(y)
-        self._ranks = np.stack([rankdata(of_array) for of_array in norms])
+        self.assumed = assumed
+        self._ranks = [(one.rows, rankdata(one.values[:, 0])) for one in passes]
         self._is_last = y == y.max()
 
     def score(self, order: Order) -> float:
         """Return the area under the curve for labels in this order, 0.5 or more."""
-        is_last = self._is_last[order]
-        count = int(is_last.sum())
-        pairs = count * (len(is_last) - count)
-        # Mann and Whitney: how often a row of the one class is longer than one of the other.
-        area = (self._ranks[:, is_last].sum(axis=1) - count * (count + 1) / 2) / pairs
-        return float(np.maximum(area, 1 - area).max())
+        best = 0.5
+        for rows, ranks in self._ranks:
+            is_last = self._is_last[order[rows]]
+            count = int(is_last.sum())
+            pairs = count * (len(is_last) - count)
+            if not pairs:
+                continue
+            # Mann and Whitney: how often a row of the one class is longer than one of the other.
+            area = float((ranks[is_last].sum() - count * (count + 1) / 2) / pairs)
+            best = max(best, area, 1 - area)
+        return best
 
 
 @dataclass(frozen=True)
@@ -153,6 +296,11 @@ class Linked:
         for of_run in self.links:
             scores.append(np.array([link.score(np.arange(link.rows)) for link in of_run]))
         object.__setattr__(self, "scores", scores)
+
+    @property
+    def assumed(self) -> str:
+        """The mini-batches whose rows are assumed to be consecutive, if any client has no others."""
+        return ", ".join(dict.fromkeys(link.assumed for of_run in self.links for link in of_run if link.assumed))
 
     @property
     def value(self) -> float:
@@ -172,27 +320,44 @@ class Linked:
         return significance_of(self.value, self.draw, rng, "the rows of each client exchanged", draws=DRAWS)
 
 
-def link_columns(own: OwnRows, arrays: Sequence[NDArray[np.float32]], rng: np.random.Generator) -> ColumnsLink | None:
-    """Link a client's columns to arrays that it sends with a row for each example; ``None`` where none has."""
-    embeddings = []
+def link_columns(own: OwnRows, sent: Sequence[RowBatches], rng: np.random.Generator) -> ColumnsLink | None:
+    """Link a client's columns to what it sends with rows for examples; ``None`` where nothing can be linked."""
     chosen = _choose_rows(own, rng)
-    for array in arrays:
-        fits = has_rows(array) and len(array) == own.total and ColumnsLink.fits(array.shape[1], len(chosen))
-        if fits and np.isfinite(array).all():
-            embeddings.append(array[own.rows[chosen]].astype(np.float64))
-    if not embeddings or not np.ptp(own.x[chosen], axis=0).any():
+    passes, assumed = _align(sent, own, chosen)
+    if not passes or not np.ptp(own.x[chosen], axis=0).any():
         return None
-    return ColumnsLink(embeddings, own.x[chosen], rng)
+    link = ColumnsLink(passes, own.x[chosen], rng, assumed)
+    return link if link.is_linked else None
 
 
-def link_norms(own: OwnRows, norms: Sequence[Floats], rng: np.random.Generator) -> NormsLink | None:
+def link_norms(own: OwnRows, received: Sequence[RowBatches], rng: np.random.Generator) -> NormsLink | None:
     """Link a client's labels to norms of rows that it is sent; ``None`` without both classes or rows."""
     chosen = _choose_rows(own, rng)
     y = own.y[chosen]
-    fitting = [of_array[own.rows[chosen]] for of_array in norms if len(of_array) == own.total]
-    if not fitting or not np.isfinite(y).all() or len(np.unique(y)) != 2:
+    if not np.isfinite(y).all() or len(np.unique(y)) != 2:
         return None
-    return NormsLink(fitting, y)
+    passes, assumed = _align(received, own, chosen)
+    return NormsLink(passes, y, assumed) if passes else None
+
+
+def _align(sent: Sequence[RowBatches], own: OwnRows, chosen: Order) -> tuple[list[RowPass], str]:
+    """Return passes with indices of the chosen rows, and the names of those whose rows are assumed.
+
+    What is known goes before what is assumed.
+    """
+    found = [passes for passes in (find_passes(batches, own.total) for batches in sent) if passes is not None]
+    named = [passes for passes in found if not passes.is_assumed]
+    rows = own.rows[chosen]
+    aligned = []
+    for one in (one for passes in named or found for one in passes.passes):
+        index = np.minimum(np.searchsorted(rows, one.rows), len(rows) - 1)
+        is_chosen = rows[index] == one.rows
+        if is_chosen.sum() >= FEWEST_ROWS:
+            aligned.append(RowPass(index[is_chosen], one.values[is_chosen]))
+    assumed = ""
+    if not named:
+        assumed = ", ".join(dict.fromkeys(passes.name for passes in found))
+    return aligned, assumed
 
 
 def _choose_rows(own: OwnRows, rng: np.random.Generator) -> Order:
