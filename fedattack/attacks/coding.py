@@ -1,6 +1,6 @@
 """How a table's columns are coded as a model's inputs, which a server knows that knows the app."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -86,7 +86,8 @@ def find_coding(x: NDArray[Any], columns: Sequence[Column] = ()) -> TableCoding 
         The examples.
     columns
         What is declared of their columns. If nothing is, neighbours of which exactly one is at its larger value in each
-        example are taken for the categories of one column.
+        example are taken for the categories of one column. Inputs among them that are the same in all examples are
+        taken for categories that none of these examples has.
     """
     if x.ndim != 2 or not len(x) or not 0 < x.shape[1] <= MOST_INPUTS:
         return None
@@ -96,7 +97,7 @@ def find_coding(x: NDArray[Any], columns: Sequence[Column] = ()) -> TableCoding 
         names = tuple(column.name for column in columns)
         groups = [column.inputs for column in columns]
     else:
-        groups = _find_groups((x == high) & (high > low), is_two & (high > low))
+        groups = _find_groups((x == high) & (high > low), is_two)
         names = tuple(str(number + 1) for number in range(len(groups)))
     return TableCoding(
         names=names,
@@ -110,20 +111,42 @@ def find_coding(x: NDArray[Any], columns: Sequence[Column] = ()) -> TableCoding 
 
 
 def _find_groups(is_high: NDArray[np.bool_], is_two: NDArray[np.bool_]) -> list[tuple[int, ...]]:
-    """Put inputs (n, inputs) into columns: the longest run of neighbours with one high value in each example."""
-    width = is_high.shape[1]
-    groups = []
-    start = 0
-    while start < width:
-        end = start + 1
-        count = np.zeros(len(is_high), dtype=np.int64)
-        for stop in range(start + 1, width + 1):
-            count += is_high[:, stop - 1]
-            if not is_two[stop - 1] or count.max() > 1:
-                break
-            # A single input that is high throughout is no category.
-            if count.min() == 1 and stop - start > 1:
-                end = stop
-        groups.append(tuple(range(start, end)))
-        start = end
+    """Put inputs (n, inputs) into columns: the longest run of neighbours with one high value in each example.
+
+    Inputs that are the same in all examples join the categories before them, or else those after them.
+    """
+    # Inputs that are the same in all examples are never high, and of two values.
+    moving = np.flatnonzero(is_high.any(axis=0) | ~is_two)
+    groups: list[tuple[int, ...]] = []
+    done = 0
+    for first, last in [*_find_runs(is_high, is_two, moving), (is_high.shape[1], is_high.shape[1] - 1)]:
+        same = tuple(range(done, first))
+        own = tuple(range(first, last + 1))
+        if groups and len(groups[-1]) > 1:
+            groups[-1] += same
+        elif len(own) > 1:
+            own = same + own
+        else:
+            groups += [(position,) for position in same]
+        if own:
+            groups.append(own)
+        done = last + 1
     return groups
+
+
+def _find_runs(
+    is_high: NDArray[np.bool_], is_two: NDArray[np.bool_], moving: NDArray[np.int64]
+) -> Iterator[tuple[int, int]]:
+    """Yield the first and the last input of each column, of the inputs that differ between examples."""
+    start = 0
+    while start < len(moving):
+        end = start
+        count = np.zeros(len(is_high), dtype=np.int64)
+        for stop in range(start, len(moving)):
+            count += is_high[:, moving[stop]]
+            if not is_two[moving[stop]] or count.max() > 1:
+                break
+            if count.min() == 1:
+                end = stop
+        yield int(moving[start]), int(moving[end])
+        start = end + 1

@@ -213,6 +213,15 @@ TWINS = [
 ]
 # Clients of many kinds, of which nobody knows the loss.
 ASKED = Toy("asked_app", "asked_app", server="asked_server_app", client="asked_client_app", kind="classifier")
+# Few rows of a table at each client.
+TABLE = Toy(
+    *("table_model", "tableexample", "table"),
+    files=("digits", *STATES),
+    num_server_rounds=2,
+    num_clients=6,
+    local_epochs=3,
+    batch_size=100,
+)
 PROJECTS = (MESSAGE_API, LEGACY, SECAGG, SKLEARN, BATCH_NORM, NUMPY)
 
 

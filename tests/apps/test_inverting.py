@@ -21,7 +21,7 @@ from fedattack.apps.player import Handler, Player
 from fedattack.apps.witnessing import witnesses_of
 from fedattack.attacks import Knowledge, Targets, write_knowledge
 from fedattack.audit.control import ALONE, Control
-from fedattack.audit.finding import CANNOT_TELL, NO_EVIDENCE
+from fedattack.audit.finding import CANNOT_TELL, LEAK, NO_EVIDENCE
 from fedattack.base.errors import DataError
 from fedattack.base.files import write_npz
 from fedattack.learning import LocalSGD
@@ -33,6 +33,7 @@ from fedattack.runs.watch import Watch
 from fedattack.threats.inversion.gradient_inversion import ClientModel, ReplyBatch, Search, invert_group
 from fedattack.threats.inversion.inversion import ReconstructedExamples
 from tests.apps.projects import ASKED as PROJECT
+from tests.apps.projects import TABLE
 from tests.apps.worlds import attack_all, pose_all, run_here
 from tests.witness.apps import load
 
@@ -141,6 +142,39 @@ def searched(few, here, monkeypatch, tmp_path):
     scores = done.runs[0].scores["inversion"]
     assert scores.as_found(ReconstructedExamples).batches, done.folder.study["untried"]
     return app, done
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("is_asked", [False, True])
+def test_rows_of_an_apps_table_are_searched_for_by_the_columns_of_its_examples(is_asked, here, tmp_path):
+    part, clients = Part(tmp_path, ""), TABLE.config["num-clients"]
+    client, server = (load(TABLE, name).app for name in ("client_app", "server_app"))
+    torch.manual_seed(4)
+    run_here(part, server, client, TABLE.config, clients)
+    app = App(TABLE.where, TABLE.config, clients)
+    (posed,) = pose_all([part], app=app)
+    # Age, a job, hours, a country, a degree, a sex: as the app has coded them, though few people stand for many values.
+    assert [len(column) for column in posed.knowledge.coding.columns] == [1, 12, 1, 20, 5, 1]
+    assert posed.knowledge.coding.is_number == (True, False, True, False, False, False)
+    posed = replace(posed, few=posed.few[:3])
+    attacks = ["inversion"]
+    if is_asked:
+        # As where no model can be built.
+        answers, _ = Asker(app).losses(Inquiry(part, witnesses_of(part), posed.knowledge.targets))
+        posed, attacks = replace(posed, knowledge=replace(posed.knowledge, model=None, answers=answers)), ["sia"]
+        rmtree(part.knowledge)
+        write_knowledge(part.knowledge, posed.knowledge)
+    done = attack_all([part], [posed], lambda names: choose_attacks(attacks, {}))
+    if is_asked:
+        done = invert_by_app(Asker(app), [posed], done, Watch())
+    scores = done.runs[0].scores["inversion"]
+    assert scores.as_found(ReconstructedExamples).method == "table"
+    findings, _ = judge_runs(done.folder, done.runs, device="cpu", watch=Watch())
+    found = {finding.metric: finding for finding in findings if finding.attack == "inversion"}
+    assert found["cells"].value > found["cells"].chance + 0.3
+    assert found["cells"].verdict == found["rows"].verdict == LEAK
+    assert found["sure-cells"].value > 0.9
+    assert [row["column"] for row in found["cells"].series["columns"]] == ["1", "2", "3", "4", "5", "6"]
 
 
 @pytest.mark.parametrize(("iterations", "is_seen"), [(1_000, True), (1, False)])

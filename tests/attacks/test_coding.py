@@ -27,6 +27,43 @@ def test_groups_of_inputs_are_those_that_the_table_is_made_of():
     np.testing.assert_array_equal(again.decode(scaled)[:, 2:], coding.decode(x)[:, 2:])
 
 
+def test_categories_that_no_known_example_has_do_not_break_a_column():
+    x, _ = table()
+    # Of the second column of categories nobody has the first, one in the middle and the last.
+    seen = x[~x[:, [6, 8, 11]].any(axis=1)]
+    scaled = (seen - seen.mean(axis=0)) / np.where(seen.std(axis=0) > 0, seen.std(axis=0), 1)
+    for rows in (seen, scaled.astype(np.float32)):
+        columns = find_coding(rows).columns
+        # The first joins the column before it, which changes no cell: no example has it.
+        assert columns == ((0,), (1,), (2, 3, 4, 5, 6), (7, 8, 9, 10, 11), (12,))
+        np.testing.assert_array_equal(find_coding(rows).decode(rows)[:, 2], seen[:, 2:6].argmax(axis=1))
+
+
+def test_inputs_that_are_the_same_in_all_examples_stand_alone_among_numbers_and_begin_a_column():
+    draw = np.random.default_rng(0)
+    number, same = draw.normal(size=(50, 1)), np.zeros((50, 1))
+    categories = np.eye(3)[draw.integers(3, size=50)]
+    found = find_coding(np.concatenate([same, number, same, number, same, categories], axis=1))
+    assert found.columns == ((0,), (1,), (2,), (3,), (4, 5, 6, 7))
+    assert find_coding(np.ones((5, 3))).columns == ((0,), (1,), (2,))
+
+
+def test_groups_are_found_as_a_slow_search_over_all_runs_finds_them():
+    draw = np.random.default_rng(1)
+    for _ in range(200):
+        x = draw.choice(2, size=(4, 7), p=[0.7, 0.3])
+        groups, start = [], 0
+        while start < 7:
+            ends = [end for end in range(start + 2, 8) if (x[:, start:end].sum(axis=1) == 1).all()]
+            end = max(ends, default=start + 1)
+            groups.append(tuple(range(start, end)))
+            start = end
+        # The slow search takes inputs that are 1 throughout for high.
+        if (x.min(axis=0) == x.max(axis=0)).any():
+            continue
+        assert find_coding(x).columns == tuple(groups)
+
+
 def test_declared_columns_are_as_declared_and_found_ones_are_the_same():
     data = load_dataset("diabetes", seed=0)
     coding = find_coding(data.x_train, data.columns)

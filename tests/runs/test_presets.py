@@ -13,7 +13,7 @@ from fedattack.runs.presets import load_preset, load_presets, preset_names
 SOUND = 'help = "Who?"\nattack = "sia"\nseeds = [0]\n[settings]\nrounds = 2\n'
 BROKEN = {
     "no TOML": ("help = ", "cannot be read as TOML"),
-    "no text": ("help = 'é'\n", "is no UTF-8 text"),
+    "no text": ("help = 'é'\n", "is not UTF-8 text"),
     "nothing": ("", "help is missing"),
     "help of another type": (SOUND.replace('"Who?"', "1"), "help: input should be a valid string, got 1"),
     "no seed": (SOUND.replace("[0]", "[]"), "seeds: list should have at least 1 item"),

@@ -6,7 +6,7 @@ true rows so that most cells are right, and so is all that they are held against
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any
 
@@ -31,6 +31,40 @@ _SAME = 0.5
 
 Flags = NDArray[np.bool_]
 Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class FoundCells:
+    """Cells that were found, all (cells,).
+
+    Attributes
+    ----------
+    batches, records, columns
+        Of which batch each is, for which true example it stands, and of which column it is: indices.
+    values
+        A category's index, or a number.
+    unsure
+        How unsure of it the attacker is, from 0 to 1.
+    right, common
+        Whether it is right, and whether the most common value of the column is.
+    """
+
+    batches: NDArray[np.int64]
+    records: NDArray[np.int64]
+    columns: NDArray[np.int64]
+    values: Floats
+    unsure: Floats
+    right: Flags
+    common: Flags
+
+    @classmethod
+    def join(cls, parts: Sequence["FoundCells"]) -> "FoundCells":
+        """Put cells together."""
+        return cls(*(np.concatenate([getattr(part, field.name) for part in parts]) for field in fields(cls)))
+
+    def take(self, chosen: NDArray[Any]) -> "FoundCells":
+        """Return some of the cells."""
+        return FoundCells(*(getattr(self, field.name)[chosen] for field in fields(self)))
 
 
 @dataclass(frozen=True)
@@ -120,23 +154,33 @@ class CellsCase:
         return np.concatenate(shares)
 
     @cached_property
-    def sureness(self) -> tuple[Floats, Flags, Flags]:
-        """How unsure of each found cell the attacker is, whether it is right, and whether the common value is.
+    def found_cells(self) -> FoundCells | None:
+        """The cells that stand for true ones; nothing where the searches did not say how sure they are.
 
-        All (cells,). Found rows that stand for no example do not count.
+        Found rows that stand for no example do not count.
         """
-        if self.case.found.unsure is None:
-            return np.zeros(0), np.zeros(0, dtype=bool), np.zeros(0, dtype=bool)
-        unsure, right, common = [], [], []
-        for number, _, rows in self.case.batches:
-            truth = self.true_cells(rows)
-            flags, paired = _pair_cells(truth, self.find_cells(number), self.tolerance)
-            of_batch = self.case.found.unsure[self.case.found.of_batch == number]
-            there = paired >= 0
-            unsure.append(of_batch[paired[there]].ravel())
-            right.append(flags[there].ravel())
-            common.append((np.abs(truth - self.common) <= self.tolerance)[there].ravel())
-        return np.concatenate(unsure), np.concatenate(right), np.concatenate(common)
+        of_cells = self.case.found.unsure
+        if of_cells is None:
+            return None
+        parts = []
+        for index, (number, _, rows) in enumerate(self.case.batches):
+            truth, cells = self.true_cells(rows), self.find_cells(number)
+            flags, paired = _pair_cells(truth, cells, self.tolerance)
+            there = np.flatnonzero(paired >= 0)
+            taken = paired[there]
+            count, columns = len(there), truth.shape[1]
+            parts.append(
+                FoundCells(
+                    batches=np.full(count * columns, index),
+                    records=np.repeat(rows[there], columns),
+                    columns=np.tile(np.arange(columns), count),
+                    values=cells[taken].ravel(),
+                    unsure=of_cells[self.case.found.of_batch == number][taken].ravel(),
+                    right=flags[there].ravel(),
+                    common=(np.abs(truth - self.common) <= self.tolerance)[there].ravel(),
+                )
+            )
+        return FoundCells.join(parts)
 
     def exchange(self, draws: int) -> ExchangedCells:
         """Count the right cells beside other rows than the true ones."""

@@ -47,10 +47,13 @@ VARIATION: Mapping[Method, float] = {"cos": 3.0, "l2": 0.0, "table": 0.0}
 """Weights of the total variation. Geiping et al. regularise their cosine search; deep leakage has no such term."""
 
 
-def _read_labels(model: nn.Module, movement: Mapping[str, NDArray[Any]], count: int) -> NDArray[np.int64]:
-    """Read labels off a movement, and say what to do where that cannot be done."""
+def _read_labels(
+    model: nn.Module, movement: Mapping[str, NDArray[Any]], count: int, training: LocalSGD
+) -> NDArray[np.int64]:
+    """Read labels off the mean gradient of a movement, and say what to do where that cannot be done."""
+    reach = np.float32(training.reach(count))
     try:
-        return restore_labels(model, movement, count)
+        return restore_labels(model, {name: moved / reach for name, moved in movement.items()}, count)
     except NeedsError as cause:
         raise NeedsError(f"{cause}; take label=free") from None
 
@@ -379,7 +382,7 @@ class GradientInversion(Attack):
                 f"a client of {count:,} examples makes {training.steps(count):,} steps according to knowledge of "
                 f"training; at most {_MOST_STEPS:,} are imitated: state fewer epochs, or a larger batch_size"
             )
-        labels = _read_labels(model, movement, count) if label == "rule" else None
+        labels = _read_labels(model, movement, count, training) if label == "rule" else None
         received = dict(reply.received or {})
         statistics = read_statistics(model, received, reply.arrays or {}, training.steps(count))
         return ReplyBatch(received, movement, count, labels, statistics)

@@ -20,11 +20,12 @@ from fedattack.audit.reach import Prepared, Reach
 from fedattack.audit.significance import Significance, count_of, exchange_within, least_p, significance_of
 from fedattack.audit.table import Row, rows_of
 from fedattack.threats.inversion.case import MEAN, RANDOM, RECOGNISED, Compared, Floats, InversionCase
-from fedattack.threats.inversion.cells import COMMON, RANDOM_ROW, TOLERANCE, CellsCase, Flags
+from fedattack.threats.inversion.cells import COMMON, RANDOM_ROW, TOLERANCE, CellsCase, Flags, FoundCells
 from fedattack.threats.inversion.exchange import Exchanged, ExchangedCells, arrangements_of
 from fedattack.threats.inversion.images import IDENTICAL, Images
+from fedattack.threats.inversion.options import SURE
 from fedattack.threats.inversion.preflight import Preflight
-from fedattack.threats.inversion.tables import COLUMNS, MOST_PICTURES, QUARTER_NAMES, QUARTERS, RECORDS
+from fedattack.threats.inversion.tables import CELLS, COLUMNS, MOST_PICTURES, QUARTER_NAMES, QUARTERS, RECORDS
 
 # The stream of random numbers of tests.
 _TESTING = 3
@@ -222,6 +223,25 @@ class InversionJudge(Judge[InversionCase]):
                     "cells": None if of_cells is None else float(of_cells[index].mean()),
                 }
 
+    @rows_of(CELLS)
+    def list_cells(self, case: InversionCase) -> Iterator[Row]:
+        """List every cell that was found, with how unsure of it the attacker is."""
+        for of_run in self.cells:
+            found = of_run.found_cells
+            if of_run.case is not case or found is None:
+                continue
+            for index in range(len(found.right)):
+                number, client, _ = case.batches[found.batches[index]]
+                yield {
+                    "client": client,
+                    "round": case.found.batches[number].round,
+                    "record": int(found.records[index]),
+                    "column": of_run.coding.names[found.columns[index]],
+                    "found": float(found.values[index]),
+                    "unsure": float(found.unsure[index]),
+                    "right": bool(found.right[index]),
+                }
+
     @rows_of(COLUMNS)
     def list_columns(self, case: InversionCase) -> Iterator[Row]:
         """List every column of a table with the share of its cells that is right."""
@@ -230,23 +250,32 @@ class InversionJudge(Judge[InversionCase]):
                 continue
             right = np.concatenate(of_run.results).mean(axis=0)
             common = np.concatenate(of_run.guesses[COMMON]).mean(axis=0)
-            for name, share, guessed in zip(of_run.coding.names, right.tolist(), common.tolist(), strict=True):
-                yield {"column": name, "right": share, "common": guessed}
+            for column, name in enumerate(of_run.coding.names):
+                sure, sure_right = _share_sure(of_run.found_cells, column)
+                yield {
+                    "column": name,
+                    "right": float(right[column]),
+                    "common": float(common[column]),
+                    "sure": sure,
+                    "sure_right": sure_right,
+                }
 
     @rows_of(QUARTERS)
     def divide_cells(self) -> Iterator[Row]:
         """Divide the cells of all runs by how sure of them the attacker is, the surest first."""
-        if not self.cells:
+        parts = [of_run.found_cells for of_run in self.cells if of_run.found_cells is not None]
+        if not parts:
             return
-        parts = [of_run.sureness for of_run in self.cells]
-        unsure, right, common = (np.concatenate([part[index] for part in parts]) for index in range(3))
-        for number, cells in enumerate(np.array_split(np.argsort(unsure, kind="stable"), len(QUARTER_NAMES))):
-            if len(cells):
+        found = FoundCells.join(parts)
+        for number, chosen in enumerate(np.array_split(np.argsort(found.unsure, kind="stable"), len(QUARTER_NAMES))):
+            cells = found.take(chosen)
+            if len(chosen):
                 yield {
                     "quarter": QUARTER_NAMES[number],
-                    "cells": len(cells),
-                    "right": float(right[cells].mean()),
-                    "common": float(common[cells].mean()),
+                    "cells": len(chosen),
+                    "unsure": float(cells.unsure.max()),
+                    "right": float(cells.right.mean()),
+                    "common": float(cells.common.mean()),
                 }
 
     def _count_right(
@@ -370,3 +399,14 @@ def _pixels_of(image: Images) -> Any:
     if last.shape[-1] == 1:
         last = last[..., 0]
     return last.tolist()
+
+
+def _share_sure(found: FoundCells | None, column: int) -> tuple[float | None, float | None]:
+    """Return of which share of a column's cells the attacker is sure, and which share of these is right."""
+    if found is None:
+        return None, None
+    own = found.take(found.columns == column)
+    if not len(own.right):
+        return None, None
+    sure = own.unsure <= SURE
+    return float(sure.mean()), float(own.right[sure].mean()) if sure.any() else None

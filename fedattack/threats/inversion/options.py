@@ -15,6 +15,9 @@ MOST_ORDERED = 4
 POOLED = 4
 """Starts whose rows of a table are pooled."""
 
+SURE = 0.2
+"""How unsure of a cell of a table, from 0 to 1, an attacker who is sure of it may be."""
+
 KNOWN, UNBOUNDED = "known", "none"
 
 Labels = Literal["rule", "free"]

@@ -27,6 +27,7 @@ Floats = NDArray[np.float64]
 
 # Logarithms of shares stay within this; single precision then tells them all.
 _LARGEST = 20.0
+_LEAST_WEIGHT = 1e-30
 # Shares of values that nobody has, when a search starts.
 _LEAST_SHARE = 1e-3
 # A direction of the batch is not told from noise that is as large as this share of it, squared.
@@ -54,6 +55,8 @@ class Relaxation:
             torch.tensor(values, device=device) for values in (coding.low, coding.high, coding.mean, coding.deviation)
         )
         self._span = self._high - self._low
+        # Nobody has a category whose input never moves.
+        self._moves = (self._span > 0).float()
         self._scale = torch.where(deviation > 0, deviation, 1)
 
     def start(self, noise: Tensor) -> Tensor:
@@ -65,8 +68,9 @@ class Relaxation:
 
     def rows(self, free: Tensor) -> Tensor:
         """Return the rows."""
-        weight = free.clamp(-_LARGEST, _LARGEST).exp()
-        share = weight / (weight @ self._same + self._alone)
+        weight = self._moves * free.clamp(-_LARGEST, _LARGEST).exp()
+        # A column of which nothing moves has no weight.
+        share = weight / (weight @ self._same + self._alone).clamp(min=_LEAST_WEIGHT)
         return torch.where(self._is_number, self._mean + self._scale * free, self._low + self._span * share)
 
     def inside(self, free: Tensor) -> Tensor:
@@ -132,8 +136,9 @@ def pool_rows(coding: TableCoding, found: NDArray[np.float32], objectives: Float
             pooled[np.arange(count), np.array(own)[shares.argmax(axis=1)]] = 1
         shares = shares / np.maximum(shares.sum(axis=1, keepdims=True), 1e-12)
         entropy = -(shares * np.log(np.maximum(shares, 1e-12))).sum(axis=1)
-        unsure[:, column] = np.clip(entropy / np.log(shares.shape[1]), 0, 1)
-    return PooledRows((low + span * pooled).astype(np.float32), unsure)
+        values = max(int((high > low)[own].sum()), 2)
+        unsure[:, column] = np.clip(entropy / np.log(values), 0, 1)
+    return PooledRows((low + (high - low) * pooled).astype(np.float32), unsure)
 
 
 def _match(coding: TableCoding, rows: Floats, others: Floats, scale: Floats) -> Floats:

@@ -2,6 +2,7 @@
 
 from fedattack.audit import kinds
 from fedattack.audit.table import Column, Table, in_file
+from fedattack.threats.inversion.options import SURE
 
 MOST_PICTURES = 20
 
@@ -13,23 +14,37 @@ RECORDS = Table(
     "cells the share of a row's cells that is right, for tables with categories",
 )
 
+CELLS = Table(
+    "cells",
+    in_file("client", "round", "record", "column", "found", "unsure", "right"),
+    file="one row for each cell of a table and each reply that was attacked, with how unsure of it the attacker is, "
+    "from 0 to 1; found is the index of a category among its inputs, or a number as the model takes it",
+)
+
 QUARTER_NAMES = ("surest", "second", "third", "least sure")
 
 _COMMON = Column("common", "the most common value is right", kinds.SHARE, about="Share that the most common value has.")
+
+_UNSURE = kinds.number(0, 1)
 
 QUARTERS = Table(
     "quarters",
     (
         Column("quarter", "quarter", kinds.choice(*QUARTER_NAMES)),
         Column("cells", "cells", kinds.whole(1)),
+        Column("unsure", "unsure, at most", _UNSURE, about="Of its cells the largest, from 0 to 1."),
         Column("right", "right", kinds.SHARE, about="Share of the cells that is right."),
         _COMMON,
     ),
     title="Cells by how sure of them the attacker is",
-    caption="The attacker sorts cells by how far its searches agree on them, without knowing the truth.",
+    caption="The attacker sorts cells by how far its searches agree on them, without knowing the truth: from 0, where "
+    "all found the same, to 1.",
     over_runs=True,
     about="Quarters of the cells of all runs, the surest first.",
 )
+
+# Nothing where the searches did not say how sure they are, or are sure of none.
+_SOME = kinds.optional(kinds.SHARE)
 
 COLUMNS = Table(
     "columns",
@@ -37,9 +52,12 @@ COLUMNS = Table(
         Column("column", "column", kinds.TEXT),
         Column("right", "right", kinds.SHARE, about="Share of the column's cells that is right."),
         _COMMON,
+        Column("sure", "the attacker is sure of", _SOME, about="Share of its cells of which the attacker is sure."),
+        Column("sure_right", "of these right", _SOME, about="Share of these that is right."),
     ),
     title="What was found of each column",
-    caption="At most {shown} columns of the first run.",
+    caption="At most {shown} columns of the first run. The attacker is sure of a cell that is unsure by at most "
+    f"{SURE:g}.",
     most=50,
     about="Columns of the first run.",
 )

@@ -17,6 +17,7 @@ from fedattack.threats.inversion.cells import TOLERANCE, CellsCase
 from fedattack.threats.inversion.exchange import AttackedClient, exchange_cells
 from fedattack.threats.inversion.inversion import ReconstructedExamples
 from fedattack.threats.inversion.judge import InversionJudge
+from fedattack.threats.inversion.options import SURE
 from tests.threats.inversion.inverted import make_scores
 from tests.worlds.attacked import attack_and_judge, audit_folder
 from tests.worlds.cases import change_case, make_case
@@ -87,13 +88,47 @@ def test_cells_are_divided_by_how_sure_the_attacker_is(folder):
     wrong = unsure[:, 4] > 0.5
     found = own.copy()
     found[wrong, 12] = 1 - found[wrong, 12]
-    series = judged(case_of(folder, found, unsure))["sure-cells"].series["quarters"]
+    findings = judged(case_of(folder, found, unsure))
+    series = findings["sure-cells"].series["quarters"]
     assert [row["quarter"] for row in series] == ["surest", "second", "third", "least sure"]
     assert sum(row["cells"] for row in series) == unsure.size
     assert series[0]["right"] == 1
     assert series[3]["right"] < 1
     right = sum(row["right"] * row["cells"] for row in series)
     assert right == pytest.approx(unsure.size - wrong.sum())
+    assert series[3]["unsure"] == unsure.max()
+    columns = findings["cells"].series["columns"]
+    assert [row["sure"] for row in columns] == pytest.approx((unsure <= SURE).mean(axis=0))
+    assert [row["sure_right"] for row in columns] == [1] * 5
+    assert columns[4]["right"] < 1
+
+
+def test_of_a_column_of_which_the_attacker_is_never_sure_no_share_is_right(folder):
+    own = read_truth(folder / "truth").records.x
+    unsure = np.ones((len(own), 5))
+    unsure[:, 0] = 0
+    columns = judged(case_of(folder, own, unsure))["cells"].series["columns"]
+    assert [row["sure"] for row in columns] == [1, 0, 0, 0, 0]
+    assert [row["sure_right"] for row in columns] == [1, None, None, None, None]
+
+
+def test_every_cell_that_was_found_is_listed_as_a_slow_count_has_it(folder):
+    own = read_truth(folder / "truth").records.x
+    unsure = np.random.default_rng(0).random((len(own), 5))
+    found = own.reshape(CLIENTS, 2, -1)[:, ::-1].reshape(own.shape).copy()
+    found[3, 12] = 1 - found[3, 12]
+    case = case_of(folder, found, unsure)
+    judge = InversionJudge([case], setting={}, provenance={})
+    rows = [*InversionJudge.list_cells.list_rows(judge, case)]
+    assert len(rows) == unsure.size
+    cells = case.knowledge.coding.decode(found)
+    for row in rows:
+        # The two rows of a client are found the other way round.
+        stands, column = row["record"] ^ 1, int(row["column"]) - 1
+        assert row["unsure"] == unsure[stands, column]
+        assert row["found"] == cells[stands, column]
+        assert row["client"] == str(row["record"] // 2)
+        assert row["right"] is ((stands, column) != (3, 4))
 
 
 def test_images_and_numbers_alone_have_no_cells(folder, tmp_path):

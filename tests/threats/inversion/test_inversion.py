@@ -77,6 +77,16 @@ def test_gradients_give_the_labels_away(tmp_path, each):
     np.testing.assert_array_equal(found, np.sort(own, axis=1))
 
 
+@pytest.mark.parametrize("momentum", [0.0, 0.5])
+def test_several_steps_give_the_labels_away_as_one_gradient_does(tmp_path, momentum):
+    training = LocalSGD(epochs=3, batch_size=0, lr=0.02, momentum=momentum)
+    write_inversion_run(tmp_path, clients=5, each=4, protocol="fedavg", training=training)
+    _, y = digits()
+    own = y[np.random.default_rng(0).permutation(len(y))[:20]].reshape(5, 4)
+    found = run(tmp_path).arrays["labels"].reshape(5, 4)
+    np.testing.assert_array_equal(found, np.sort(own, axis=1))
+
+
 @pytest.mark.parametrize("steps", [1, 3])
 @pytest.mark.slow
 def test_fedavg_is_inverted_as_fedsgd(tmp_path, steps):

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from fedattack.attacks.coding import find_coding
+from fedattack.data.columns import Column
 from fedattack.learning import LocalSGD, build_model
 from fedattack.learning.soft_losses import soft_targets
 from fedattack.threats.inversion.gradient_inversion import ONE_GRADIENT, ClientModel, ReplyBatch, Search
@@ -49,6 +50,24 @@ def test_a_search_starts_near_what_people_have_and_stays_in_range():
     far = relaxation.rows(relaxation.inside(torch.full((13,), 1e6)))
     assert (far <= torch.tensor(CODING.high) + 1e-5).all()
     assert torch.isfinite(far).all()
+
+
+def test_categories_that_nobody_has_get_no_share_and_a_column_of_none_stays_as_it_is():
+    x = X[~X[:, [7, 9]].any(axis=1)].copy()
+    x[:, 2:6] = [0, 1, 0, 0]
+    columns = tuple(
+        Column(str(start), tuple(range(start, end))) for start, end in ((0, 1), (1, 2), (2, 6), (6, 12), (12, 13))
+    )
+    coding = find_coding(x, columns)
+    relaxation = Relaxation(coding, torch.device("cpu"))
+    free = torch.randn(5, 13, generator=torch.Generator().manual_seed(0))
+    rows = relaxation.rows(relaxation.start(free)).numpy()
+    np.testing.assert_array_equal(rows[:, 2:6], x[:5, 2:6])
+    np.testing.assert_array_equal(rows[:, [7, 9]], 0)
+    np.testing.assert_allclose(rows[:, 6:12].sum(axis=1), 1, rtol=1e-5)
+    pooled = pool_rows(coding, np.repeat(x[np.newaxis, :3], 4, axis=0), np.zeros(4))
+    np.testing.assert_allclose(pooled.x, x[:3], atol=1e-6)
+    np.testing.assert_allclose(pooled.unsure, 0, atol=1e-6)
 
 
 def test_searches_that_agree_up_to_order_are_pooled_to_what_they_found_and_are_sure():
