@@ -259,7 +259,7 @@ def _write_means(run: Mapping[str, Any]) -> list[Text]:
         # Reports of earlier versions say no means.
         if "by" in each:
             by.setdefault(each["by"], []).append(each["attack"])
-    return [Text.assemble(f"Asked by {printable(means)}: ", (", ".join(names), "dim")) for means, names in by.items()]
+    return [Text.assemble(f"Asked with {printable(means)}: ", (", ".join(names), "dim")) for means, names in by.items()]
 
 
 def _privacy(privacy: Mapping[str, Any]) -> Text:

@@ -155,5 +155,5 @@ def test_it_is_said_by_which_means_each_attack_was_made():
     known = {"question": "Who?", "knows": [], "seconds": None}
     means = [{"attack": name, "by": by, **known} for name, by in (("sia", "a"), ("plaintext", "b"), ("tokens", "a"))]
     text = printed(example.findings(), {**example.run(), "means": means}, 200, everything=False)
-    assert "Asked by a: sia, tokens" in text
-    assert "Asked by b: plaintext" in text
+    assert "Asked with a: sia, tokens" in text
+    assert "Asked with b: plaintext" in text
