@@ -248,7 +248,7 @@ def _shorten_untried(entry: Mapping[str, Any], folder: str) -> str:
         command = _fill_in(asking[0].strip("`"), folder)
         return f"{command} asks"
     if what.startswith(REMEDIED_BY_NOTHING):
-        return "Nothing makes it possible here"
+        return "It is not possible here"
     return end_sentence(what)[:-1]
 
 
