@@ -46,7 +46,7 @@ _REMEDIES = {
 # By which means losses are found.
 _BUILT, _OWN_STEP, _OWN_FUNCTIONS, _ESTIMATOR = (
     "a model that the attacker builds",
-    "the clients' own app, whose step is asked",
+    "the clients' own app",
     "functions of the app's owner",
     "the app's own estimator of scikit-learn",
 )

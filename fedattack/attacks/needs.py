@@ -93,7 +93,7 @@ class Needs:
 
     def _explain_unknown(self, unknown: Sequence[str], knowledge: Knowledge) -> list[Reason]:
         """Say what the attacker does not know, and what it would take, or why nothing would do."""
-        what = f"the attacker does not know {', '.join(_KNOWLEDGE.get(need, need) for need in unknown)}"
+        what = f"the attacker does not know {' or '.join(_KNOWLEDGE.get(need, need) for need in unknown)}"
         targets, model = knowledge.targets, knowledge.model
         options = [*dict.fromkeys(_OPTIONS[need] for need in unknown if need in _OPTIONS)]
         given = f"{' and '.join(options)} of `fedattack attack`"

@@ -369,7 +369,7 @@ def _next(finding: Finding, run: Mapping[str, Any]) -> list[Next]:
 def _find_other_way(finding: Finding) -> str:
     """Say what may tell more where an attack cannot tell."""
     if control_of(finding):
-        return "Audit a run of more rounds, or of clients with more examples: there this attack may see what is planted"
+        return "Audit a run with more rounds, or with more examples per client: this attack may then see a planted leak"
     if find_reason(finding.grounds, VOID):
         return "See what the numbers that clients send give away by themselves: they fit anew in each round"
     if find_reason(finding.grounds, UNTRIED):
@@ -467,7 +467,7 @@ def _in_brief(finding: Finding) -> str:
     runs = count_words(len(finding.seeds), "run")
     if finding.is_certain:
         return f"{runs}, certain"
-    if finding.p_adjusted is None:
+    if finding.p_adjusted is None or finding.verdict == CANNOT_TELL:
         return runs
     return f"{runs}, {p_in_words(finding.p_adjusted)}"
 

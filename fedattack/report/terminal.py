@@ -248,7 +248,7 @@ def _shorten_untried(entry: Mapping[str, Any], folder: str) -> str:
         command = _fill_in(asking[0].strip("`"), folder)
         return f"{command} asks"
     if what.startswith(REMEDIED_BY_NOTHING):
-        return "Nothing makes it possible here"
+        return "It is not possible here"
     return end_sentence(what)[:-1]
 
 
@@ -259,7 +259,7 @@ def _write_means(run: Mapping[str, Any]) -> list[Text]:
         # Reports of earlier versions say no means.
         if "by" in each:
             by.setdefault(each["by"], []).append(each["attack"])
-    return [Text.assemble(f"Asked by {printable(means)}: ", (", ".join(names), "dim")) for means, names in by.items()]
+    return [Text.assemble(f"Asked with {printable(means)}: ", (", ".join(names), "dim")) for means, names in by.items()]
 
 
 def _privacy(privacy: Mapping[str, Any]) -> Text:

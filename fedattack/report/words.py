@@ -110,8 +110,8 @@ def end_sentence(text: str) -> str:
 def say_remedy(remedy: str) -> str:
     """Say what would make it possible to ask a question, or that nothing does, and why; without a full stop."""
     if remedy.startswith(REMEDIED_BY_NOTHING):
-        return f"Nothing makes it possible here: {remedy.removeprefix(REMEDIED_BY_NOTHING)}"
-    return f"To ask it, it takes {remedy}"
+        return f"It is not possible here: {remedy.removeprefix(REMEDIED_BY_NOTHING)}"
+    return f"To ask this, you need {remedy}"
 
 
 def printable(text: str) -> str:

@@ -225,6 +225,8 @@ def test_what_is_below_guessing_is_said_in_the_answer_and_what_to_do_about_it():
     )
     assert "Reversed" in answer.next[0].buys
     assert summary_of(overview_of([answer], RUN), RUN).startswith("1 question that cannot be told")
+    # How often an accident would do as much says nothing of an attack that cannot tell.
+    assert overview_of([answer], RUN)[0].sure == "3 runs"
     for condition in ("verdict == leak", "verdict == no evidence", "sia.asr > 0.9"):
         with pytest.raises(ConfigError, match="below guessing"):
             parse_fail_if(condition).is_crossed([finding])

@@ -137,8 +137,8 @@ def test_without_all_the_table_has_headlines_and_leaks_alone():
 
 def test_with_all_each_reason_stands_in_words():
     text = printed(example.findings(), {**example.run(), "untried": UNTRIED}, 200)
-    assert "- It needs trees. Nothing makes it possible here: the question is about trees: What?" in text
-    assert f"- I{GRADIENTS[1:]}. To ask it, it takes {BY_SGD}: Which? How many?" in text
+    assert "- It needs trees. It is not possible here: the question is about trees: What?" in text
+    assert f"- I{GRADIENTS[1:]}. To ask this, you need {BY_SGD}: Which? How many?" in text
     assert "a column of the input: Who?" in text
 
 
@@ -155,5 +155,5 @@ def test_it_is_said_by_which_means_each_attack_was_made():
     known = {"question": "Who?", "knows": [], "seconds": None}
     means = [{"attack": name, "by": by, **known} for name, by in (("sia", "a"), ("plaintext", "b"), ("tokens", "a"))]
     text = printed(example.findings(), {**example.run(), "means": means}, 200, everything=False)
-    assert "Asked by a: sia, tokens" in text
-    assert "Asked by b: plaintext" in text
+    assert "Asked with a: sia, tokens" in text
+    assert "Asked with b: plaintext" in text

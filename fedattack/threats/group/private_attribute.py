@@ -263,7 +263,7 @@ class PrivateAttribute(Attack):
         "the model's architecture and loss",
         "how clients train: learning rate, epochs, batch size",
         "examples of about the clients' distribution, with the private attributes of their owners",
-        "for adaptive adversaries the clients' defence and its settings, but not what it draws",
+        "the clients' defence and its settings, but not its random draws, for adaptive adversaries",
     )
 
     def attack(self, seen: Seen) -> AttributeBeliefs:

@@ -12,7 +12,7 @@ CLIENTS = Table(
 REPLIES = Table(
     "replies",
     in_file("client", "round", "attribute", "adversary", "has", "named", "confidence", "right"),
-    file="one row for each reply, attribute and adversary; right is 1/m if m values are named alike",
+    file="one row for each reply, attribute and adversary; right is 1/m if m values tie",
 )
 
 FORMS = {

@@ -227,7 +227,7 @@ class LabelsJudge(ClientsJudge[LabelsCase]):
 
     @rows_of(COUNTS)
     def list_counts(self, case: LabelsCase) -> Iterator[Row]:
-        """List every count of a label that is there or counted, beside the truth."""
+        """List every count of a label that the client holds or that is counted, beside the truth."""
         for rule in case.found.rules:
             counted = case.counted(rule)
             for index, client in enumerate(case.asked):

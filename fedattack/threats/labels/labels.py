@@ -108,8 +108,8 @@ class LabelCounting(Attack):
     found = CountedLabels
     knows: ClassVar[tuple[str, ...]] = (
         "the model's architecture and loss",
-        "for scales, how clients train",
-        "for mixtures, auxiliary examples; without them it draws random inputs",
+        "how clients train, for the length of a step",
+        "auxiliary examples, to find the mixture of labels; without them it draws random inputs",
     )
 
     def unfit(self, record: Record, knowledge: Knowledge) -> list[str]:
@@ -251,7 +251,7 @@ class _Estimator:
         elif (knowledge.model is not None or asked is not None) and not knowledge.structure():
             if knowledge.model is not None:
                 x = draw_inputs(knowledge.model.input_shape, seen.seed)
-            notes.append("the attacker has no auxiliary examples: it uses random inputs instead, which tell less")
+            notes.append("the attacker has no auxiliary examples: it uses random inputs instead, which reveal less")
         training = knowledge.training
         if gradients:
             training = None

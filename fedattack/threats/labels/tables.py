@@ -59,5 +59,5 @@ CLIENTS = Table(
 COUNTS = Table(
     "counts",
     in_file("client", "rule", "label", "counted", "true"),
-    file="one row for each client, rule and label that is there or counted",
+    file="one row for each client, rule and label that the client holds or that is counted",
 )

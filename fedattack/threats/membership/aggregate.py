@@ -58,7 +58,7 @@ class AggregateMembership(Attack):
     knows: ClassVar[tuple[str, ...]] = (
         "the model's architecture and loss",
         "examples with their labels; it asks whether any client trained on them",
-        "for references, auxiliary examples and how clients train",
+        "auxiliary examples and how clients train, for references",
     )
 
     def attack(self, seen: Seen) -> LikelyMembers:

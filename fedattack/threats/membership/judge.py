@@ -440,8 +440,9 @@ class MembershipJudge(Judge[MembershipCase]):
         """Say whose data the non-members come from, and what follows."""
         if self._among_clients:
             return (
-                "judged against other clients' examples, which is FedMIA's own setting, because nobody holds too few "
-                "targets; it asks whether this client trained on an example, not whether anybody did, so what is "
+                "judged against other clients' examples, which is FedMIA's own setting, because there are too few "
+                "targets that nobody holds; it asks whether this client trained on an example, not whether anybody "
+                "did, so what is "
                 "common to a client's data cannot be told apart from its single examples"
             )
         if all(self.each(lambda case: case.same_client)):

@@ -120,8 +120,8 @@ class Membership(Attack):
     knows: ClassVar[tuple[str, ...]] = (
         KNOWS_MODEL,
         "examples with their labels; it asks for each client whether it trained on them",
-        "for methods with shadow models, auxiliary examples and how clients train",
-        "for adaptive methods, the clients' defence and its settings, but not what it draws",
+        "auxiliary examples and how clients train, for methods with shadow models",
+        "the clients' defence and its settings, but not its random draws, for adaptive methods",
     )
 
     def attack(self, seen: Seen) -> LikelyMembers:

@@ -44,7 +44,7 @@ def _explains(findings: Sequence[Finding]) -> Explained:
         alone = finding.baselines.get(_WITHOUT_MODEL)
         if finding.metric == "auc" and alone is not None:
             words.append(
-                f"Without any model, the examples alone tell members apart with an area of {alone:.2f} (nothing: 0.5)."
+                f"Without any model, the examples alone tell members apart with an area of {alone:.2f} (guessing: 0.5)."
             )
     return Explained(words=words)
 

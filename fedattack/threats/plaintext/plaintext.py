@@ -245,7 +245,7 @@ class Plaintext(Attack, Plants):
 
     options = PlaintextOptions()
     found = PlainValues
-    knows: ClassVar[tuple[str, ...]] = ("nothing, to read what clients send",)
+    knows: ClassVar[tuple[str, ...]] = ("nothing: it reads what clients send",)
     planted: ClassVar[str] = SHOWN
 
     def plant(self, reply: Arrays, rows: NDArray[np.float32], count: int) -> Arrays:

@@ -227,7 +227,7 @@ VECTORS = Table(
 CLIENTS = Table(
     "clients",
     in_file("client", "name", "vectors", "own", own="nearest to an own example"),
-    file="one row for each client that sends as many numbers as an example has, of the name that tells most",
+    file="one row for each client that sends as many numbers as an example has, for the most revealing name",
 )
 
 EACH_VECTOR = Table(

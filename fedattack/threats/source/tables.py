@@ -62,7 +62,7 @@ CLIENTS = clients_table("owner named")
 RECORDS = Table(
     "records",
     in_file("record", "holders", "named", "confidence", "right", holders="held by", named="client named"),
-    file="one row for each example that was asked about; right is 1/m if m clients are named alike, and empty if no "
+    file="one row for each example that was asked about; right is 1/m if m clients tie, and empty if no "
     "client that was seen holds the example",
 )
 

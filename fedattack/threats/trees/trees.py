@@ -101,7 +101,7 @@ class TreesOfTables(Attack, Plants):
 
     options = TreesOptions()
     found = ReadTables
-    knows: ClassVar[tuple[str, ...]] = ("nothing, to read trees",)
+    knows: ClassVar[tuple[str, ...]] = ("nothing: it reads the trees that clients send",)
     asks_peers: ClassVar[bool] = True
     planted: ClassVar[str] = PLANTED
 
