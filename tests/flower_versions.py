@@ -45,6 +45,9 @@ OLD_NUMPY = "numpy<2"
 # What runs in an environment without torch; nothing else of the tests is copied there.
 TESTS = (
     "tests/__init__.py",
+    "tests/refusals.py",
+    "tests/fuzz/__init__.py",
+    "tests/fuzz/kills.py",
     "tests/worlds/__init__.py",
     "tests/worlds/local_grid.py",
     "tests/observe",

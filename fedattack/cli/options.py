@@ -2,8 +2,9 @@
 
 from collections.abc import Iterable
 from contextlib import suppress
+from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -226,8 +227,16 @@ ActiveServer = Annotated[
     ),
 ]
 
-FullControl = Annotated[
-    Literal["short", "full"],
+
+class ControlLength(StrEnum):
+    """How long positive controls may take. The typer that the oldest Flower needs knows no ``Literal``."""
+
+    SHORT = "short"
+    FULL = "full"
+
+
+Control = Annotated[
+    ControlLength,
     typer.Option(
         "--control",
         help=(

@@ -132,7 +132,7 @@ def test_a_full_volume_ends_the_record_and_not_the_training(running, tmp_path):
     record = Record(found / "record")
     assert 0 < len(record) < 5
     (said_once,) = [line for line in logs.splitlines() if "fedattack stopped recording" in line]
-    assert f"the run goes on: round {len(record) + 1}: " in said_once
+    assert f"the run continues: round {len(record) + 1}: " in said_once
     assert "No space left on device" in said_once
     assert record.status == "cut short"
     assert "No space left on device" in record.manifest["error"]
