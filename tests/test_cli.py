@@ -5,7 +5,7 @@ import shutil
 import subprocess
 import sys
 from dataclasses import dataclass, replace
-from typing import Annotated, get_args
+from typing import Annotated, Literal, get_args, get_origin, get_type_hints
 
 import numpy as np
 import pytest
@@ -914,3 +914,13 @@ def test_attacks_on_a_record_of_silence_tell_the_clients_reason(call, tmp_path):
     code, _, err = call("attack", "sia", folder, "-q")
     assert code == 2
     assert "no client answered a training message in any of 1 rounds: MemoryError: the node ran low" in err
+
+
+def test_options_are_of_types_that_every_typer_knows():
+    """Beside the oldest Flower stands a typer that ends all commands where one option is a ``Literal``."""
+    from fedattack.cli.entry import app
+
+    callbacks = [command.callback for command in app.registered_commands if command.callback]
+    hints = [hint for callback in callbacks for hint in get_type_hints(callback).values()]
+    assert len(hints) > 100
+    assert not [hint for hint in hints if Literal in {get_origin(part) for part in (hint, *get_args(hint))}]
