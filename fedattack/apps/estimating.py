@@ -155,7 +155,7 @@ class EstimatorPlayer(UpdatesPlayer):
         if len(found) > 1:
             raise DataError(
                 f"a reply holds attributes of several estimators ({short(names, 80)}), and fedattack does not know "
-                "of which one"
+                "which one it belongs to"
             )
         self._estimator, other, self._content = found[0]
         self._name = name_of(self._estimator)

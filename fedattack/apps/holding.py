@@ -270,7 +270,7 @@ class _ExampleForm:
                 )
             elif len(seen) and seen.y.dtype.kind != self.kind:
                 yield (
-                    f"client {client.name} has labels of another type than most clients: no attack asks about its "
+                    f"client {client.name} has labels of a different type from most clients: no attack asks about its "
                     "examples"
                 )
             elif (labels := _largest_label(client)) >= self.outputs:
@@ -557,9 +557,9 @@ def _why_none(form: _ExampleForm, witnesses: Sequence[Witness]) -> str:
     if _changes(witnesses):
         why = "clients change their examples each time, so nobody knows whether they trained on them"
     elif not any(_fits(form.sample, seen.x) for seen in evaluated):
-        why = "they have another form than the training examples"
+        why = "their form differs from that of the training examples"
     elif not any((_is_labelled(seen) & (seen.y.dtype.kind == form.kind)).any() for seen in evaluated):
-        why = "they were seen without labels, or with other labels than training examples have"
+        why = "they were seen without labels, or with labels unlike those of training examples"
     else:
         why = "somebody trained on them, or may have done so"
     count = sum(seen.total for seen in evaluated)

@@ -205,8 +205,8 @@ def invert_replies(
     if not found:
         raise DataError("; ".join(notes) or "no reply can be used")
     notes.append(
-        "the attacker searched through the clients' own app, one step of which it plays for each step of theirs: "
-        f"{_ITERATIONS:,} gradients for each reply"
+        "the attacker searched through the clients' own app: it plays one step of the app for each step of theirs, "
+        f"with {_ITERATIONS:,} gradients for each reply"
     )
     # Of rows of a table alone.
     unsure = [each.unsure for each in found if each.unsure is not None]

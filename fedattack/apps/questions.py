@@ -233,7 +233,7 @@ def pose_further(asked: Questions, scene: Scene) -> Further:
             pose(declared, scene, asked.without, further)
         except DataError as cause:
             further.reasons[known] = Reason(
-                str(cause), UNKNOWN, "another value of that option, or a run of which all is witnessed"
+                str(cause), UNKNOWN, "another value of that option, or a run that is witnessed completely"
             )
     return further
 

@@ -20,7 +20,7 @@ WITNESS = "witness"
 NOTHING_TRAINED = "nothing is trained, since the server sent no training message"
 """Why most attacks cannot be made of a run of queries or evaluations alone."""
 
-_BYTES = "bytes, such as XGBoost's trees in another form than JSON"
+_BYTES = "bytes, such as XGBoost's trees in a form other than JSON"
 
 # Kinds of messages of which a line says that they are not recorded.
 _FEW_GAPS = 2

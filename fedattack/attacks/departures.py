@@ -21,7 +21,7 @@ def make_imprint(known: ModelKnowledge, x: NDArray[Any], seed: int) -> Imprint:
     """
     if len(x) < 2:
         raise NeedsError(
-            "it needs examples of its own, to know how far examples lie apart: set nulls and auxiliary in a preset; "
+            "it needs its own examples, to know how far apart examples are: set nulls and auxiliary in a preset; "
             "for an app use --hold-out 0.1, or evaluate in it"
         )
     return Imprint(_find_first_layers(known), x.reshape(len(x), -1), seed)

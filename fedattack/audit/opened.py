@@ -196,7 +196,7 @@ def _record_of(part: Part, *, allow_empty: bool) -> Record:
     record = Record(part.record, skip_damaged=True, thinned=True).singled_out()
     if not len(record) and not allow_empty and (record.damage or not record.has_contents):
         why = next(iter(record.damage), "no round was recorded")
-        raise RecordError(f"{record.path} holds no round that can be read, so that nothing can be judged: {why}")
+        raise RecordError(f"{record.path} holds no readable round, so nothing can be judged: {why}")
     return record
 
 

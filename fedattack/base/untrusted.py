@@ -115,7 +115,7 @@ def _check_holes(descriptor: int, status: os.stat_result) -> None:
         raise OSError(
             0,
             f"it has {status.st_size:,} bytes, of which {stored:,} are on the disk ({status.st_blocks:,} blocks) and "
-            "the rest is holes; ask for it as it was written",
+            "the rest is holes; get the file as it was written",
         )
 
 

@@ -66,14 +66,16 @@ def explain_scores(file: Path, mark: RecordMark | None, record: Record) -> str:
     again = f"put that record back, or run `fedattack attack {file.stem}` again"
     # A copy has an id of its own, and its origin is the record that the scores name.
     if mark.id == record.origin != record.id:
-        return f"{file} was made of another record: {record.path} is a copy of it with fewer or other contents; {again}"
+        return (
+            f"{file} was made from another record: {record.path} is a copy of it with fewer or other contents; {again}"
+        )
     if mark.id != record.id:
         ids = f"({_shorten(mark.id)}) than {record.path} ({_shorten(record.id)})"
-        return f"{file} was made of another record {ids}; {again}"
+        return f"{file} was made from another record {ids}; {again}"
     # The head of the scores is a line further up: rounds were added since. An empty record's head is its id.
     if mark.head == mark.id or any(line.check == mark.head for line in record.index.lines):
         return f"{record.path} has grown since {file} was made of it; run `fedattack attack {file.stem}` again"
-    return f"{file} was made of other rounds than are in {record.path} now; {again}"
+    return f"{file} was made from rounds that differ from those in {record.path} now; {again}"
 
 
 def marked_otherwise(file: Path, record: Record) -> bool:

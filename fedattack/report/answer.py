@@ -371,7 +371,7 @@ def _find_other_way(finding: Finding) -> str:
     if control_of(finding):
         return "Audit a run with more rounds, or with more examples per client: this attack may then see a planted leak"
     if find_reason(finding.grounds, VOID):
-        return "See what the numbers that clients send give away by themselves: they fit anew in each round"
+        return "See what the numbers that clients send give away by themselves: clients fit again in each round"
     if find_reason(finding.grounds, UNTRIED):
         return "Read the other answers: they say what else clients send gives away"
     return "Look at what clients send that this attack does not read"

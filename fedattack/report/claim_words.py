@@ -53,15 +53,16 @@ _MOST_CLIENTS = 100
 _FEW_NAMES = 5
 
 WORDS = {
-    "ε (epsilon)": "How well anybody can tell two data sets apart that differ in one unit. At ε = 1 one is at most 2.7 "
+    "ε (epsilon)": "How well anybody can distinguish two data sets that differ in one unit. At ε = 1 one is at most "
+    "2.7 "
     "times as likely as the other, at ε = 10 it is 22,000 times. Small is private.",
     "δ (delta)": "The probability that this may fail.",
     "Unit": "Whose data are protected: one client, or one example (a row of data).",
     "Claimed": "What the team says.",
     "Configured": "What arithmetic gives for the clipping norm, noise, sampling and rounds.",
     "Seen in the record": "What the received updates allow: noise cannot be larger than they are. A lower bound on ε.",
-    "Measured": "The mechanism was given two updates thousands of times. How often they were told apart gives a lower "
-    "bound on ε.",
+    "Measured": "The mechanism was given two updates thousands of times. How often the test could distinguish them "
+    "gives a lower bound on ε.",
     "Canaries": "Extra clients or examples that measure the run itself. A lower bound on ε.",
     "Contradicted": "ε is higher than claimed: by arithmetic, or by a check that errs in at most 5 % of runs. "
     "With several such checks the rates add up; the answer states the sum.",

@@ -64,7 +64,7 @@ def test_a_plan_is_the_same_after_it_was_written(tmp_path, server):
     ("server", "known", "auxiliary", "arrays", "message"),
     [
         ("imprint", None, EXAMPLES, model(), "needs a model that can be built"),
-        ("imprint", MLP, None, model(), "needs examples of its own.*--hold-out 0.1"),
+        ("imprint", MLP, None, model(), "needs its own examples.*--hold-out 0.1"),
         ("imprint", MLP, EXAMPLES, model()[:2], "needs clients that are sent the whole model"),
         ("imprint", replace(MLP, spec="linear"), EXAMPLES, model()[2:], "needs clients that are sent the whole model"),
         ("fishing", replace(MLP, loss="mse"), EXAMPLES, model(), "needs a classifier"),

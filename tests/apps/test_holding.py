@@ -235,9 +235,9 @@ def test_why_nobody_evaluated_on_what_nobody_trained_on_is_said_as_it_is():
     )
     none = "none of 20 examples that were only evaluated on can be asked about: "
     for seen_so, why in (
-        ((x, np.full(20, -1)), "they were seen without labels, or with other labels than training examples have"),
-        ((x, y.astype(np.float32)), "they were seen without labels, or with other labels than training examples have"),
-        ((x[:, :3], y), "they have another form than the training examples"),
+        ((x, np.full(20, -1)), "they were seen without labels, or with labels unlike those of training examples"),
+        ((x, y.astype(np.float32)), "they were seen without labels, or with labels unlike those of training examples"),
+        ((x[:, :3], y), "their form differs from that of the training examples"),
     ):
         assert of_evaluation(*seen_so).why_none == none + why
     changed = [witness("0", rows((0, 10)), rows((20, 40)), training=replace(TRAINING, augmented=True))]
@@ -259,7 +259,7 @@ def test_clients_whose_examples_are_of_another_form_are_named():
         f"client 3 trains on examples of float32 of shape (3,), and most clients on float32 of shape ({FEATURES},)"
         in told
     )
-    assert "client 4 has labels of another type than most" in told
+    assert "client 4 has labels of a different type from most" in told
     # These are the true reasons, and no other is given.
     assert not any("certain" in note for note in holding.notes)
 

@@ -176,7 +176,7 @@ def test_a_record_of_which_nothing_is_left_is_refused(tmp_path):
     attack_all(tmp_path)
     for file in (tmp_path / "record" / "rounds").iterdir():
         file.write_bytes(b"")
-    with pytest.raises(RecordError, match="holds no round that can be read, so that nothing can be judged"):
+    with pytest.raises(RecordError, match="holds no readable round, so nothing can be judged"):
         audit_folder(tmp_path, device="cpu")
 
 

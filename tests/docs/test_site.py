@@ -45,6 +45,15 @@ def test_nothing_is_fetched_from_elsewhere(site):
 
 
 @pytest.mark.slow
+def test_items_of_lists_are_items(site):
+    """GitHub begins a list without an empty line before it; the site's Markdown takes it for more of a paragraph."""
+    for page in pages_of(site):
+        text = page.read_text(encoding="utf-8")
+        for paragraph in re.findall(r"<(?:p|li)>(.*?)<(?:/p|/li|ul|ol|p)>", text, flags=re.DOTALL):
+            assert re.findall(r"\n *(?:[-*]|\d+\.) \S.*", paragraph) == [], page
+
+
+@pytest.mark.slow
 def test_the_reference_has_what_the_program_says(site):
     audit = (site / "reference/commands/audit.html").read_text(encoding="utf-8")
     assert "--supernodes" in audit

@@ -38,7 +38,7 @@ def test_scores_of_a_record_as_it_is_are_its_own(tmp_path):
 def test_scores_of_another_record_are_told_by_name(tmp_path):
     first, second = write(tmp_path / "a"), write(tmp_path / "b")
     told = explain_scores(FILE, RecordMark.of(first), second)
-    assert told.startswith(f"{FILE} was made of another record ({first.id[:8]}…) than {second.path}")
+    assert told.startswith(f"{FILE} was made from another record ({first.id[:8]}…) than {second.path}")
     assert "run `fedattack attack sia` again" in told
 
 

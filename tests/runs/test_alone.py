@@ -114,7 +114,7 @@ def test_scores_of_another_record_take_no_other_finding(toy, tmp_path, call):
     assert (code, "toy could not be judged" in err) == (4, True)
     assert {*found_in(folder)} == {"sia"}
     (entry,) = [entry for entry in read_run(folder)["untried"] if "failed" in entry]
-    assert "made of another record" in entry["why"]
+    assert "made from another record" in entry["why"]
     (folder / "scores" / "sia.npz").write_text("PK\x03\x04 cut")
     assert call("report", folder, "--device", "cpu")[0] == 2
 

@@ -98,7 +98,7 @@ def test_examples_of_one_class_are_brought_out(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"server": "imprint", "model": "mlp"}, "needs examples of its own"),
+        ({"server": "imprint", "model": "mlp"}, "needs its own examples"),
         (
             {"server": "imprint", "model": "linear", "nulls": 50, "auxiliary": 50},
             "a ReLU and another fully connected layer after fc1.weight",

@@ -89,7 +89,7 @@ def hindrance_of(round_: Round, parameter: Parameter, message: Message) -> str:
     if round_.protocol != "fedsgd" and (
         before is None or before.shape != sent.shape or before.dtype.kind != sent.dtype.kind
     ):
-        return f"nobody says what {name} was before"
+        return f"it is not known what {name} was before"
     return ""
 
 

@@ -82,7 +82,7 @@ def _note_unexamined(
         if observation.status == "late":
             party.skip(round_, "it came late")
         elif index not in by_index:
-            party.skip(round_, "it has no arrays, or nobody says what model it started from")
+            party.skip(round_, "it has no arrays, or it is not known from which model it started")
     for message in messages:
         why = find_hindrance(round_, message)
         if why:

@@ -118,7 +118,7 @@ def _compare_at_equal_loss(results: Results, number: Mapping[str, Any]) -> str:
     compared = results["at_equal_loss"][number["name"]]
     attack = f"{number['name']} ({number['title']}; {_ATTACKERS[number['adaptive']]})"
     if not compared["losses"]:
-        return f"{attack}: no two defences reach the same learning loss, so that nothing can be compared."
+        return f"{attack}: no two defences reach the same learning loss, so nothing can be compared."
     shares = sorted(compared["shares"].items(), key=lambda pair: -pair[1])
     texts = [f"{name} over {100 * share:.0f}% of what it reaches" for name, share in shares if share > 0]
     best = "highest error" if number["less_is_worse"] else "lowest success"
@@ -246,7 +246,9 @@ def _tabulate_comparisons(results: Results) -> PageTable | None:
         "between neighbouring losses, from the run without defence on, by point values."
     )
     if results["limit"] is not None:
-        caption += f" Losses above {results['limit']:.3g}, that of finding every class alike, are left out."
+        caption += (
+            f" Losses above {results['limit']:.3g}, that of giving every class the same probability, are left out."
+        )
     return PageTable("At equal learning loss", caption, ["attack", "adaptive", "losses", *defences], rows)
 
 

@@ -116,7 +116,7 @@ class GradientMatching(Attack):
     knows: ClassVar[tuple[str, ...]] = (
         "the model's architecture and loss",
         "how clients train: learning rate, epochs, batch size",
-        "clients' examples and labels but for one attribute, its possible values, and whose they are",
+        "clients' examples and labels except one attribute, its possible values, and whose they are",
     )
 
     def unfit(self, record: Record, knowledge: Knowledge) -> list[str]:

@@ -144,7 +144,7 @@ class AttributeBaselines(Attack):
     found = FilledInByGuesses
     knows: ClassVar[tuple[str, ...]] = (
         "the model's architecture and loss",
-        "clients' examples and labels but for one attribute, its possible values, and whose they are",
+        "clients' examples and labels except one attribute, its possible values, and whose they are",
         "public records with the attribute, where there are any",
     )
 

@@ -63,7 +63,7 @@ class NumbersOfColumn(Attack):
     knows: ClassVar[tuple[str, ...]] = (
         "the model's architecture and loss",
         "how clients train: learning rate, epochs, batch size",
-        "clients' examples and labels but for one column, its least and largest number, and whose they are",
+        "clients' examples and labels except one column, its least and largest number, and whose they are",
     )
 
     def unfit(self, record: Record, knowledge: Knowledge) -> list[str]:

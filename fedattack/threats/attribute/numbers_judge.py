@@ -273,7 +273,7 @@ class NumbersJudge(Judge[NumberCase]):
         knows = self._exchange(lambda drawn: self._correlate(own, drawn), self.rng(_RANKS, 1))
         return Measurement(
             label=f"Order of {self._column} by {MAIN}, Spearman's rank correlation",
-            reason="the null uses shuffled numbers; examples count alike in all seeds",
+            reason="the null uses shuffled numbers; examples count equally in all seeds",
             value=value,
             n=n,
             interval=interval,

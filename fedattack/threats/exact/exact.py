@@ -270,7 +270,7 @@ class _UpdateReader:
             return f"{self.layer.weight} or its bias is not in it, or cannot be read"
         # Clients may have layers of different widths, if no model says how many neurons there are.
         if before.shape != after.shape or before.shape[1] != self.layer.inputs + 1:
-            return f"{self.layer.weight} has another shape than the model's"
+            return f"{self.layer.weight} has a shape different from the model's"
         if not is_finite([before, after]):
             return f"{self.layer.weight} or its bias holds numbers that are not finite"
         is_gradient = round_.protocol == "fedsgd"

@@ -235,7 +235,8 @@ class MembershipJudge(Judge[MembershipCase]):
             if found.low > max(finite):
                 words += ", which is below that lower end"
         return Measurement(
-            reason=f"training whose members can be told apart so well cannot be (ε, {delta:g})-private for a smaller "
+            reason=f"training whose members can be distinguished this well cannot be (ε, {delta:g})-private for a "
+            f"smaller "
             "ε than the "
             f"interval's lower end; {words}",
             value=found.value,

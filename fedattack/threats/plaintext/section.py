@@ -14,7 +14,7 @@ from fedattack.threats.plaintext.tables import BESIDE, CONTENTS, GROUPS, TEXTS, 
 _MOST_SAID = 8
 
 # In which form items stand there, in words.
-_FORMS = {"scaled": ", but for their scale", "in part": ", some of their columns", "in any order": ", in any order"}
+_FORMS = {"scaled": ", except for their scale", "in part": ", some of their columns", "in any order": ", in any order"}
 
 
 def _explain(findings: Sequence[Finding]) -> Explained:
@@ -132,7 +132,7 @@ def _say_values(row: Mapping[str, Any]) -> Iterator[str]:
             f"of {clients}{certain}."
         )
     elif row["by_example"]:
-        yield f"{row['name']} holds values{count}, of which it was not found out what they are: {row['why']}."
+        yield f"{row['name']} holds values{count}, and it was not found out what they are: {row['why']}."
     if row["labelled"]:
         yield (
             f"The largest number of a row of {row['name']} is that of the example's label in {row['right']:,} of "

@@ -214,7 +214,7 @@ VECTORS = Table(
             "are an own training example",
             kinds.COUNT,
             _say_equal,
-            about="How many are such an example, but for scale, offset and rounding.",
+            about="How many are such an example, except for scale, offset and rounding.",
         ),
     ),
     title="Which of these numbers are training examples",

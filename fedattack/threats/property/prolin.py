@@ -610,9 +610,9 @@ def _fault(round_: Round) -> str:
     if round_.common is None:
         return "the model that was sent is unknown"
     if not _fits_first_round(round_, round_.common):
-        return "the model that was sent has other arrays than that of the first round"
+        return "the arrays of the model that was sent differ from those of the first round"
     if not _alike(round_.common, summed):
-        return "the aggregate has other arrays than the model that was sent"
+        return "the arrays of the aggregate differ from those of the model that was sent"
     why = _fault_of_counts(counts)
     if not why and not all(map(_is_finite, (*summed.values(), *round_.common.values()))):
         why = "the aggregate is not finite, or the model that was sent is not"

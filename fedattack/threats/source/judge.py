@@ -180,7 +180,7 @@ class SourceJudge(Judge[SourceCase]):
         """Judge targets that several clients hold, where there are such: naming any of them is right."""
         if not self._counts[_SEVERAL]:
             return None
-        reason = "examples that several clients hold, of whom any is right; their chance is the owners' share of the "
+        reason = "examples that several clients hold; any of these is right; their chance is the owners' share of the "
         return self._hold_against_null("asr-shared", "of_several", f"{reason}clients")
 
     @classmethod

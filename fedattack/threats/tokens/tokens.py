@@ -28,7 +28,7 @@ _TABLES = (
     "examples"
 )
 _NO_TABLE = (
-    "it needs a table, an array of which the example decides which rows move; gradients of single examples from the "
+    "it needs a table: an array in which the example decides which rows move; gradients of single examples from the "
     "app's own step show none"
 )
 

@@ -145,7 +145,7 @@ def test_a_defence_that_the_preset_cannot_take_is_named_and_the_others_go_on(go,
     assert results["cells"][3]["reason"] == "cannot run: the model has no layer"
     text = (tmp_path / "out" / "tradeoff-quickstart.md").read_text()
     assert "- soteria 0.25, 0.5: cannot run: the model has no layer" in text
-    assert "so that nothing can be compared" in text
+    assert "so nothing can be compared" in text
 
 
 def test_a_cell_holds_quality_attacks_and_promise(go):
