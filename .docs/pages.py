@@ -22,20 +22,20 @@ from fedattack.runs.settings import load_settings
 ROOT = Path(__file__).parents[1]
 
 LIBRARY = {
-    "brief": ("In brief", "What `import fedattack` gives.", "fedattack.cli.library"),
+    "brief": ("In brief", "What `import fedattack` offers.", "fedattack.cli.library"),
     "observe": ("Observers", "What a server wraps around its strategy or its ServerApp.", "fedattack.observe"),
     "bridge": ("NumPyClient bridge", "A NumPyClient under the Message API.", "fedattack.observe.bridge"),
-    "witness": ("Witnesses", "What notes on clients' machines who holds which example.", "fedattack.witness"),
-    "defences": ("Defences", "What a client does so that its message tells less.", "fedattack.defences"),
+    "witness": ("Witnesses", "Code that notes on clients' machines who holds which example.", "fedattack.witness"),
+    "defences": ("Defences", "What a client does so that its message reveals less.", "fedattack.defences"),
     "mods": ("Defences as mods", "Defences and checks in a client of the Message API.", "fedattack.defences.mods"),
     "wrapper": ("Defences of a NumPyClient", "Defences in a client without mods.", "fedattack.defences.wrapper"),
-    "record": ("Records", "What a server saw: write, read, check, project.", "fedattack.record"),
+    "record": ("Records", "What a server saw: write, read, check and project it.", "fedattack.record"),
     "attacks": ("Attacks and knowledge", "What all attacks share.", "fedattack.attacks"),
-    "truth": ("Truth", "Who holds what; the judge alone sees it.", "fedattack.audit.truth"),
-    "finding": ("Findings", "One measured number with what is needed to judge it.", "fedattack.audit.finding"),
+    "truth": ("Truth", "Who holds what; only the judge sees it.", "fedattack.audit.truth"),
+    "finding": ("Findings", "A measured number, with what is needed to judge it.", "fedattack.audit.finding"),
     "properties": ("Properties", "Questions that PROLIN asks.", "fedattack.threats.property.properties"),
     "claims": ("Claims", "Whether a declared ε is true.", "fedattack.claims"),
-    "canaries": ("Canaries", "Clients and examples by which a run's ε is measured.", "fedattack.claims.canaries"),
+    "canaries": ("Canaries", "Clients and examples that measure a run's ε.", "fedattack.claims.canaries"),
 }
 """By page: its title, what is there, and the module."""
 
@@ -140,10 +140,10 @@ REFERENCE = """
 - [Library](library/brief.md): what Python code imports.
 - [The record on disk](../fedattack/record/FORMAT.md), to read it without fedattack.
 """
-SETTINGS = "`--set KEY=VALUE` changes one of a preset; an app of your own has keys of its own."
-FINDINGS = "A star stands for what depends on the data, such as a client's name. The guide of each question says more."
-ATTACKS = "What `fedattack list` shows. `--option KEY=VALUE` changes how an attack computes."
-COMMANDS = "`fedattack COMMAND -h` says the same in the terminal."
+SETTINGS = "`--set KEY=VALUE` changes a preset's setting; your own app has its own keys."
+FINDINGS = "A star stands for what depends on the data, such as a client's name. Each question's guide says more."
+ATTACKS = "This is what `fedattack list` shows. `--option KEY=VALUE` changes how an attack computes."
+COMMANDS = "`fedattack COMMAND -h` shows the same in the terminal."
 BOUNDS = {
     "minimum": "At least",
     "exclusiveMinimum": "More than",

@@ -201,7 +201,7 @@ def test_notes_of_witnesses_say_whose_they_are():
         ([witness("0", (X[:5], np.full(5, -1)))], "no training example was seen with a label of one number"),
         (
             [witness("0", rows((0, 5))), replace(witness("1", rows((5, 9))), trained=seen(*rows((5, 9)), keep=0))],
-            "there is no training example with a label whose owner is certain",
+            "fedattack is not certain of the owner of any training example",
         ),
         (
             [

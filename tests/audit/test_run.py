@@ -58,7 +58,7 @@ def test_one_run_is_audited_and_rendered(tmp_path):
     assert run["threat_model"]["not_asked"][0] == "a server that departs from the protocol"
     page = write_report(tmp_path).read_text()
     assert page.startswith("<!")
-    assert f"{means['seconds']:g} s of processor time a run" in page
+    assert f"{means['seconds']:g} s of processor time per run" in page
 
 
 def test_gradients_are_audited_through_the_models_that_they_lead_to(tmp_path):

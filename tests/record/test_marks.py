@@ -51,7 +51,7 @@ def test_scores_of_a_record_that_was_gone_on_with_ask_for_another_attack(tmp_pat
     assert "has grown since" in explain_scores(FILE, begun, Record(path))
     whole = RecordMark.of(Record(path))
     assert (whole.id, whole.head) == (begun.id, Record(path).manifest["head"])
-    assert "other rounds" in explain_scores(FILE, RecordMark(whole.id, "0" * 64), Record(path))
+    assert "rounds that differ" in explain_scores(FILE, RecordMark(whole.id, "0" * 64), Record(path))
 
 
 def test_a_damaged_line_makes_no_other_record_of_it(tmp_path):

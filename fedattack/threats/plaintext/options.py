@@ -15,7 +15,7 @@ class PlaintextOptions(Options):
 
     name = "plaintext"
     title = "What the numbers that clients send give away by themselves"
-    paper = "no paper: it reads numbers and texts as they are"
+    paper = "none: plaintext reads numbers and texts as they are"
     needs = Needs(
         views=("individual", "aggregate"),
         protocols=tuple(PROTOCOLS),
