@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, StringConstraints
 
-from fedattack.attacks.knowledge import Knowledge
+from fedattack.attacks.knowledge import Knowledge, ModelKnowledge, PartialRecords, Targets
 from fedattack.attacks.matching import as_models, as_stated, complete_models, how_named, named_for
 from fedattack.attacks.needs import UNFIT, InApps, Needs
 from fedattack.attacks.options import Options
@@ -22,11 +22,13 @@ from fedattack.base.machine import count_processor_seconds, let_go
 from fedattack.base.reasons import NOTHING, Reason, join_reasons
 from fedattack.base.stored import ANY_KIND, OPTIONAL, Axes, Name, check_arrays, read_arrays, split
 from fedattack.base.untrusted import MAX_INFLATED
+from fedattack.learning.stated import LocalSGD
 from fedattack.record import Record
 from fedattack.record.format import Arrays
 from fedattack.record.marks import RecordMark, explain_statement
 
 F = TypeVar("F")
+K = TypeVar("K")
 
 KNOWS_ARCHITECTURE = "the model's architecture"
 """How what attacks know of a model's layers begins."""
@@ -41,6 +43,8 @@ Progress = Callable[[int, int], None]
 @dataclass
 class Seen:
     """What an attack is given: what the server saw, and what its attacker knows besides.
+
+    What :attr:`Needs.knowledge` of the attack names is there: :meth:`Attack.run` has looked.
 
     Attributes
     ----------
@@ -64,6 +68,37 @@ class Seen:
     device: str
     progress: Progress
     notes: list[str] = field(default_factory=list)
+
+    @property
+    def model(self) -> ModelKnowledge:
+        """The clients' model."""
+        return _require(self.knowledge.model)
+
+    @property
+    def training(self) -> LocalSGD:
+        """How clients train."""
+        return _require(self.knowledge.training)
+
+    @property
+    def targets(self) -> Targets:
+        """Examples to ask about."""
+        return _require(self.knowledge.targets)
+
+    @property
+    def auxiliary(self) -> Targets:
+        """Examples of the attacker's own."""
+        return _require(self.knowledge.auxiliary)
+
+    @property
+    def partial(self) -> PartialRecords:
+        """Clients' examples without one column."""
+        return _require(self.knowledge.partial)
+
+
+def _require(known: K | None) -> K:
+    if known is None:
+        raise AssertionError("an attack reads what its needs do not name")
+    return known
 
 
 @dataclass(frozen=True, eq=False)

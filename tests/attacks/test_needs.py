@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import fedattack
-from fedattack.attacks import ATTACKS, Attack, Knowledge, ModelKnowledge
+from fedattack.attacks import ATTACKS, Attack, Knowledge, ModelKnowledge, base
 from fedattack.attacks.knowledge import Targets
 from fedattack.attacks.needs import KEPT, PROTOCOL, UNFIT, UNKNOWN, VIEW
 from fedattack.base.reasons import NOTHING, Reason, merge_reasons
@@ -138,3 +138,11 @@ def test_one_client_that_trains_by_sgd_is_enough_to_read_gradients():
     assert not needs.find_unread(Seen(), {"Adam", "SGD"})
     assert not needs.find_unread(Seen(protocol="fedsgd"), {"Adam"})
     assert not ATTACKS["sia"].needs.find_unread(Seen(), {"Adam"})
+
+
+def test_an_attack_is_given_what_its_needs_name_and_nothing_that_is_not_known():
+    seen = base.Seen(None, Knowledge(targets=TABLES), 0, "cpu", lambda done, total: None)
+    assert seen.targets is TABLES
+    for name in ("model", "training", "auxiliary", "partial"):
+        with pytest.raises(AssertionError, match="its needs do not name"):
+            getattr(seen, name)

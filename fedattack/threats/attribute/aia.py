@@ -87,16 +87,13 @@ class ModelBased(Attack):
 
     def attack(self, seen: Seen) -> FilledInByModels:
         """Reconstruct the local optimum of each client, and fill in the attribute of its examples."""
-        record, knowledge = seen.record, seen.knowledge
-        if knowledge.model is None or knowledge.partial is None or knowledge.training is None:
-            raise AssertionError("checked by run")
-        partial = knowledge.partial
+        record, partial = seen.record, seen.partial
         if len(partial.domain) > DOMAIN_LIMIT:
             raise DataError(
                 f"attack {self.name}: the attribute {partial.names[0]!r} … has {len(partial.domain)} values, and at "
                 f"most {DOMAIN_LIMIT} can be tried one after another; put values together"
             )
-        model = AttributeModel(knowledge.model, partial, pick_device(seen.device))
+        model = AttributeModel(seen.model, partial, pick_device(seen.device))
         check_model(model.module, record)
         # Before a record of any size is read: a model that does not take the examples is refused here.
         linear = LinearAttribute.of(model)
@@ -109,7 +106,7 @@ class ModelBased(Attack):
                 "does"
             )
         final = _last_state(record)
-        fill_in = _choose_way(model, linear, messages, knowledge.training)
+        fill_in = _choose_way(model, linear, messages, seen.training)
         answers = _Decisions(model, fill_in, np.random.default_rng(seen.seed))
         if final is not None:
             answers.losses[0] = model.losses([final], np.arange(len(partial)))[0]

@@ -125,10 +125,8 @@ class GradientMatching(Attack):
 
     def attack(self, seen: Seen) -> FilledInByMatching:
         """Match the updates of all clients by every method."""
-        record, knowledge, seed, notes = seen.record, seen.knowledge, seen.seed, seen.notes
-        model, training, partial = knowledge.model, knowledge.training, knowledge.partial
-        if model is None or training is None or partial is None:
-            raise AssertionError("checked by run")
+        record, notes = seen.record, seen.notes
+        model, partial = seen.model, seen.partial
         if self.options.label == "unknown" and model.loss not in ("cross-entropy", "mse"):
             raise NeedsError(f"attack {self.name}: label=unknown needs a known loss, and this is {model.loss!r}")
         architecture = model.build()
@@ -141,15 +139,15 @@ class GradientMatching(Attack):
         prior: NDArray[np.float64] | None = None
         if self.options.prior == "known" and partial.prior is not None:
             prior = base = np.asarray(partial.prior, dtype=np.float64)
-        cases = self._cases(record, knowledge, architecture, clients, prior, notes)
+        cases = self._cases(seen, architecture, clients, prior)
         candidates = _Candidates()
         if self.options.membership == "unknown":
-            cases, candidates = _members_first(cases, knowledge, architecture, seed, notes)
+            cases, candidates = _members_first(cases, seen, architecture)
 
         beliefs = np.tile(base, (len(METHODS), len(partial.y), 1))
         decisions = np.full((len(METHODS), len(partial.y)), -1, dtype=np.int64)
         objectives = np.full((len(METHODS), len(clients)), np.nan)
-        matches = self._matches(cases, model, seed, device, seen.progress)
+        matches = self._matches(cases, model, seen.seed, device, seen.progress)
         for row, case, match in matches:
             # Decoys have no decision.
             asked = case.rows >= 0
@@ -175,18 +173,10 @@ class GradientMatching(Attack):
         )
 
     def _cases(
-        self,
-        record: Record,
-        knowledge: Knowledge,
-        model: nn.Module,
-        clients: Sequence[str],
-        prior: NDArray[np.float64] | None,
-        notes: list[str],
+        self, seen: Seen, model: nn.Module, clients: Sequence[str], prior: NDArray[np.float64] | None
     ) -> list["_NamedVictim"]:
         """Read the updates of all clients that can be attacked."""
-        partial = knowledge.partial
-        if partial is None:
-            raise AssertionError("checked by run")
+        record, knowledge, notes, partial = seen.record, seen.knowledge, seen.notes, seen.partial
         codes = attribute_codes(partial)
         cases: list[_NamedVictim] = []
         for client in clients:
@@ -384,12 +374,10 @@ class _Candidates:
 
 
 def _members_first(
-    cases: Sequence[_NamedVictim], knowledge: Knowledge, model: nn.Module, seed: int, notes: list[str]
+    cases: Sequence[_NamedVictim], seen: Seen, model: nn.Module
 ) -> tuple[list[_NamedVictim], _Candidates]:
     """Hide each client's examples among auxiliary ones, judge which are members, and keep those."""
-    partial, public = knowledge.partial, knowledge.auxiliary
-    if knowledge.model is None or partial is None:
-        raise AssertionError("checked by run")
+    partial, public, seed = seen.partial, seen.knowledge.auxiliary, seen.seed
     if public is None:
         raise NeedsError("option membership=unknown needs knowledge of auxiliary, the examples that no client holds")
     members = np.full(len(partial.y), np.nan)
@@ -400,9 +388,7 @@ def _members_first(
         # Each example with each value (v, n, d): its own is not known yet.
         candidates = mixed.victim.x + mixed.victim.codes[:, None]
         labels = np.asarray(mixed.victim.y)
-        variances = gradient_variances(
-            model, case.updates.last_sent, candidates, labels, trust_given(knowledge.model.loss)
-        )
+        variances = gradient_variances(model, case.updates.last_sent, candidates, labels, trust_given(seen.model.loss))
         if not np.isfinite(variances).all():
             raise DataError(f"client {case.client}: the model that it sent last gives gradients that are not finite")
         likely = infer_membership(variances, seed=seed)
@@ -414,9 +400,9 @@ def _members_first(
         if judged.any():
             kept.append(mixed.only(judged))
         else:
-            notes.append(f"client {case.client}: no candidate was taken for a member; not attacked")
+            seen.notes.append(f"client {case.client}: no candidate was taken for a member; not attacked")
     if len(public.y) < max(len(case.rows) for case in cases):
-        notes.append(
+        seen.notes.append(
             f"some clients have more examples than there are auxiliary ones to hide them among, {len(public.y)}"
         )
     return kept, _Candidates(members, np.concatenate(decoys), np.array(decoy_clients, dtype=np.str_))

@@ -154,9 +154,7 @@ class AttributeBaselines(Attack):
 
     def attack(self, seen: Seen) -> FilledInByGuesses:
         """Guess by every method."""
-        partial, public, seed = seen.knowledge.partial, seen.knowledge.auxiliary, seen.seed
-        if partial is None:
-            raise AssertionError("checked by run")
+        partial, public, seed = seen.partial, seen.knowledge.auxiliary, seen.seed
         count, values = len(partial.y), len(partial.domain)
         draw = np.random.default_rng(seed)
         decisions: dict[str, NDArray[np.int64]] = {"random": draw.integers(values, size=count)}
@@ -200,11 +198,9 @@ class AttributeBaselines(Attack):
     ) -> dict[str, NDArray[np.int64]]:
         """Decide (n,) by each heuristic."""
         record, knowledge = seen.record, seen.knowledge
-        if knowledge.model is None:
-            raise AssertionError("checked by run")
-        model = knowledge.model.build()
+        model = seen.model.build()
         check_model(model, record)
-        codes, loss = attribute_codes(partial), trust_given(knowledge.model.loss)
+        codes, loss = attribute_codes(partial), trust_given(seen.model.loss)
         clients = list(dict.fromkeys(partial.clients.tolist()))
         decisions: dict[str, NDArray[np.int64]] = {}
         for done, client in enumerate(clients):

@@ -74,8 +74,8 @@ class NumbersOfColumn(Attack):
 
     def attack(self, seen: Seen) -> EstimatedNumbers:
         """Estimate by models, and by gradients where updates can be used."""
-        partial = seen.knowledge.partial
-        if partial is None or partial.span is None:
+        partial = seen.partial
+        if partial.span is None:
             raise AssertionError("checked by run")
         first = replace(seen, progress=_halve(seen.progress, 0))
         by_models = aia.ModelBased(ModelBasedOptions(memory=self.options.memory)).attack(first)

@@ -269,15 +269,14 @@ class PrivateAttribute(Attack):
     def attack(self, seen: Seen) -> AttributeBeliefs:
         """Train all adversaries at the models of the rounds, and ask them about the replies."""
         record, knowledge, options = seen.record, seen.knowledge, self.options
-        model, training, auxiliary = knowledge.model, knowledge.training, knowledge.auxiliary
-        attributes = knowledge.attributes
+        model, attributes = seen.model, knowledge.attributes
         defence = knowledge.defence
         names: list[str] = list(options.adversaries)
         if defence is not None:
             # What cannot be built is refused before any work.
             defence.build()
             names += [f"{name}{ADAPTIVE}" for name in options.adversaries]
-        if model is None or training is None or auxiliary is None or attributes is None:
+        if attributes is None:
             raise AssertionError("checked by run")
         # Those whom an inconsistent server singles out are all sent the round's own model.
         if record.server not in ("passive", "inconsistent"):
@@ -288,7 +287,7 @@ class PrivateAttribute(Attack):
         architecture = model.build()
         check_model(architecture, record)
         device = pick_device(seen.device)
-        made = _Made(model, training, auxiliary, options.clients, str(device), options.memory)
+        made = _Made(model, seen.training, seen.auxiliary, options.clients, str(device), options.memory)
         chosen = self._chosen(record)
         nodes = sorted(set().union(*map(_replies, chosen.values())))
         beliefs: dict[str, NDArray[np.float64]] = {}

@@ -214,14 +214,12 @@ class GradientInversion(Attack):
     def attack(self, seen: Seen) -> ReconstructedExamples:
         """Read what the replies tell of their batches, and search for the examples."""
         record, knowledge, options = seen.record, seen.knowledge, self.options
-        model, training = knowledge.model, knowledge.training
-        if model is None or training is None:
-            raise AssertionError("checked by run")
+        model = seen.model
         architecture = model.build()
         check_model(architecture, record)
         if record.protocol == "fedsgd":
             check_gradients(architecture)
-        training = client_training(record, training)
+        training = client_training(record, seen.training)
         client = ClientModel(architecture, trust_given(model.loss), training, device=pick_device(seen.device))
         label = self._label_of(model)
         method = self.method_of(knowledge)

@@ -64,9 +64,7 @@ class AggregateMembership(Attack):
     def attack(self, seen: Seen) -> LikelyMembers:
         """Hold the losses of the common models against those of reference federations."""
         record, knowledge, notes = seen.record, seen.knowledge, seen.notes
-        if knowledge.model is None or knowledge.targets is None:
-            raise AssertionError("checked by run")
-        model = knowledge.model.build()
+        model, targets = seen.model.build(), seen.targets
         check_model(model, record)
         starts = ((round_.number, readable(round_.common)) for round_ in record)
         first, start = next(filter(itemgetter(1), starts), (0, None))
@@ -78,8 +76,7 @@ class AggregateMembership(Attack):
             )
         rounds = list(models)
         torch_device = pick_device(seen.device)
-        loss = per_record_loss(trust_given(knowledge.model.loss))
-        targets = knowledge.targets
+        loss = per_record_loss(trust_given(seen.model.loss))
         losses_of = partial(losses_at, model=model, examples=targets, loss=loss, device=torch_device)
         losses = np.stack(list(map(losses_of, models.values())))
         seen.progress(1, 1 + self.options.references)
@@ -88,13 +85,11 @@ class AggregateMembership(Attack):
         trained = 0
         steps = _steps(record, rounds, first)
         if self._can_train(record, knowledge, notes) and _can_play(steps, notes):
-            if knowledge.training is None or knowledge.auxiliary is None:
-                raise AssertionError("checked by _can_train")
             federation = _Federation(
-                model=knowledge.model,
-                training=knowledge.training,
-                examples=knowledge.auxiliary,
-                clients=_clients(record, knowledge.auxiliary),
+                model=seen.model,
+                training=seen.training,
+                examples=seen.auxiliary,
+                clients=_clients(record, seen.auxiliary),
                 seed=seen.seed,
                 frozen=tuple(knowledge.frozen or ()),
             )

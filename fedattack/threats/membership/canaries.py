@@ -36,12 +36,10 @@ class CanaryMembership(Attack):
 
     def attack(self, seen: Seen) -> LikelyMembers:
         """Read the biases of each round."""
-        record, knowledge = seen.record, seen.knowledge
-        if knowledge.model is None or knowledge.targets is None:
-            raise AssertionError("checked by run")
-        check_model(knowledge.model.build(), record)
-        layer = find_first_layer(knowledge.model)
-        x = knowledge.targets.x.reshape(len(knowledge.targets), -1).astype(np.float64)
+        record, targets = seen.record, seen.targets
+        check_model(seen.model.build(), record)
+        layer = find_first_layer(seen.model)
+        x = targets.x.reshape(len(targets), -1).astype(np.float64)
         columns = {node: column for column, node in enumerate(record.nodes)}
         per_round, rounds = [], []
         for done, round_ in enumerate(record, start=1):
@@ -59,7 +57,7 @@ class CanaryMembership(Attack):
         stacked = np.stack(per_round)
         # The largest that is known.
         highest = np.fmax.reduce(stacked)
-        return LikelyMembers.of(knowledge.targets, {"canary": highest}, stacked, clients=record.nodes, rounds=rounds)
+        return LikelyMembers.of(targets, {"canary": highest}, stacked, clients=record.nodes, rounds=rounds)
 
 
 def _read_biases(round_: Round, layer: FirstLayer) -> Iterator[tuple[str, Floats, Floats]]:

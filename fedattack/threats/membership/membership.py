@@ -126,9 +126,7 @@ class Membership(Attack):
 
     def attack(self, seen: Seen) -> LikelyMembers:
         """Measure round by round, and put the rounds together by each method."""
-        record, knowledge = seen.record, seen.knowledge
-        if knowledge.targets is None:
-            raise AssertionError("checked by run")
+        record, knowledge, targets = seen.record, seen.knowledge, seen.targets
         answers = knowledge.answers
         measures = self._measure(seen) if answers is None else read_answers(record, answers)
         by_app = _by_position(knowledge.shadow_losses)
@@ -138,7 +136,7 @@ class Membership(Attack):
         of_pieces: list[str] = []
         trained = 0
         for position, of_round in groupby(measures, lambda measure: measure.position):
-            measured = _RoundMeasures.empty(len(knowledge.targets), record.nodes)
+            measured = _RoundMeasures.empty(len(targets), record.nodes)
             for measure in of_round:
                 if isinstance(measure, OfReplies):
                     measured.add(measure)
@@ -164,7 +162,7 @@ class Membership(Attack):
         if "fedmia" not in scores:
             seen.notes.append("no round has three clients, so none can be compared with others; FedMIA is left out")
         return LikelyMembers.of(
-            knowledge.targets,
+            targets,
             scores,
             np.stack(tally.per_round),
             clients=record.nodes,
@@ -175,8 +173,6 @@ class Membership(Attack):
     def _measure(self, seen: Seen) -> Iterable[OfReplies | OfShadows]:
         """Measure the replies, and shadow models beside them, in pieces."""
         record, knowledge, notes = seen.record, seen.knowledge, seen.notes
-        if knowledge.model is None or knowledge.targets is None:
-            raise AssertionError("checked by run")
         device = pick_device(seen.device)
         player = self._player(record, knowledge, notes)
         frozen = None
@@ -184,8 +180,8 @@ class Membership(Attack):
             frozen = tuple(knowledge.frozen or ())
         local = local_models(record, knowledge, seed=seen.seed, device=device, notes=notes)
         meter = Meter(
-            model=knowledge.model,
-            targets=knowledge.targets,
+            model=seen.model,
+            targets=seen.targets,
             rebuild=local.rebuild,
             frozen=frozen,
             player=player,

@@ -198,8 +198,8 @@ class Prolin(Attack):
     def attack(self, seen: Seen) -> AnsweredQuestions:
         """Fit the detectors of all rounds, and answer all questions by every method."""
         record, knowledge, seed = seen.record, seen.knowledge, seen.seed
-        model, auxiliary, training = knowledge.model, knowledge.auxiliary, knowledge.training
-        if model is None or auxiliary is None or training is None or knowledge.property is None:
+        model, auxiliary, training = seen.model, seen.auxiliary, seen.training
+        if knowledge.property is None:
             raise AssertionError("checked by run")
         self._refuse_canaries(record, knowledge)
         asked, about = trust_given(knowledge.property), knowledge.asked()

@@ -114,12 +114,10 @@ class SpanCheck(Attack):
 
     def attack(self, seen: Seen) -> ReadSequences:
         """Check the inputs of two layers in each update."""
-        record, knowledge, notes = seen.record, seen.knowledge, seen.notes
-        if knowledge.model is None or knowledge.targets is None:
-            raise AssertionError("checked by run")
-        model = knowledge.model.build()
+        record, notes = seen.record, seen.notes
+        model = seen.model.build()
         check_model(model, record)
-        reader = InputReader.of(model, knowledge.targets.x)
+        reader = InputReader.of(model, seen.targets.x)
         of_clients = {node: _OfClient() for node in record.nodes}
         chosen = spread_replies(record, self.options.replies)
         rounds: set[int] = set()
@@ -151,7 +149,7 @@ class SpanCheck(Attack):
             layers=tuple(entry.module for entry in layers),
             looks_ahead=layers[1].looks_ahead,
             rounds=tuple(sorted(rounds)),
-            targets=knowledge.asked(),
+            targets=seen.knowledge.asked(),
             tokens=np.array([token for tokens, _ in sequences for token in tokens], dtype=np.int64),
             lengths=np.array([len(tokens) for tokens, _ in sequences], dtype=np.int64),
             whose=np.array([client for _, client in sequences], dtype=np.int64),

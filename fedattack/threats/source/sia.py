@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from fedattack.attacks._fan_out import fan_out
 from fedattack.attacks._groups import Group, answered_groups, count_groups, groups_of
 from fedattack.attacks.base import KNOWS_MODEL, Attack, Seen
-from fedattack.attacks.knowledge import Knowledge, ModelKnowledge, Targets
+from fedattack.attacks.knowledge import ModelKnowledge, Targets
 from fedattack.attacks.local_models import Rebuilding, local_models
 from fedattack.attacks.replies import why_left_out
 from fedattack.base.errors import NeedsError
@@ -25,7 +25,6 @@ from fedattack.base.machine import MEMORY
 from fedattack.base.stored import AsJson, Axes, Name, Number
 from fedattack.learning import losses_of_models, per_record_loss, pick_device
 from fedattack.learning.importing import trust_given
-from fedattack.record import Record
 from fedattack.threats.source.options import SourceOptions
 
 # Replies that are evaluated in one piece, bytes of their models, and of all that the piece takes.
@@ -82,9 +81,7 @@ class SourceInference(Attack):
 
     def attack(self, seen: Seen) -> LikelySources:
         """Compute the losses of all targets by all models, and combine the rounds."""
-        record, knowledge, targets = seen.record, seen.knowledge, seen.knowledge.targets
-        if targets is None:
-            raise AssertionError("checked by run")
+        record, knowledge, targets = seen.record, seen.knowledge, seen.targets
         strange: list[str] = []
         counts = np.ones(len(record.nodes))
         by_round = self._collect_losses(seen, counts, strange)
@@ -125,7 +122,7 @@ class SourceInference(Attack):
         record = seen.record
         columns = {node: column for column, node in enumerate(record.nodes)}
         by_round: dict[int, NDArray[np.float64]] = {}
-        for group, values in self._losses_of_groups(record, seen.knowledge, seen.seed, seen.device, seen.notes):
+        for group, values in self._losses_of_groups(seen):
             of_round = by_round.setdefault(group.position, np.full((values.shape[1], len(columns)), np.nan))
             for node, count, of_client in zip(group.nodes, group.counts, values, strict=True):
                 of_round[:, columns[node]] = of_client
@@ -136,26 +133,21 @@ class SourceInference(Attack):
         seen.progress(len(record), len(record))
         return by_round
 
-    def _losses_of_groups(
-        self, record: Record, knowledge: Knowledge, seed: int, device: str, notes: list[str]
-    ) -> Iterable[tuple[Group, NDArray[np.float64]]]:
+    def _losses_of_groups(self, seen: Seen) -> Iterable[tuple[Group, NDArray[np.float64]]]:
         """Return the losses (clients, targets) of groups of replies: answered by the app, or computed."""
-        if knowledge.answers is None:
-            return self._compute_losses(record, knowledge, seed, pick_device(device), notes)
-        losses = knowledge.answers.losses
-        return ((group, losses[rows]) for group, rows in answered_groups(record, knowledge.answers))
+        answers = seen.knowledge.answers
+        if answers is None:
+            return self._compute_losses(seen)
+        return ((group, answers.losses[rows]) for group, rows in answered_groups(seen.record, answers))
 
-    def _compute_losses(
-        self, record: Record, knowledge: Knowledge, seed: int, device: torch.device, notes: list[str]
-    ) -> Iterable[tuple[Group, NDArray[np.float64]]]:
+    def _compute_losses(self, seen: Seen) -> Iterable[tuple[Group, NDArray[np.float64]]]:
         """Compute the losses (clients, targets) of the usable replies, in pieces."""
-        if knowledge.model is None or knowledge.targets is None:
-            raise AssertionError("checked by run")
-        local = local_models(record, knowledge, seed=seed, device=device, notes=notes)
-        size = sum(parameter.numel() for parameter in knowledge.model.build().parameters())
+        record, device = seen.record, pick_device(seen.device)
+        local = local_models(record, seen.knowledge, seed=seen.seed, device=device, notes=seen.notes)
+        size = sum(parameter.numel() for parameter in seen.model.build().parameters())
         most = min(_MOST, max(1, _BOUND // (4 * size)))
         return fan_out(
-            partial(_losses, knowledge.model, knowledge.targets, local.rebuild, device),
+            partial(_losses, seen.model, seen.targets, local.rebuild, device),
             (group for at, round_ in enumerate(record) for _, group in groups_of(at, round_, local, most)),
             count=count_groups(record, most),
             workers=self.options.workers,
