@@ -1,10 +1,10 @@
 """What judges share whose attacks read something of each client: clients are exchanged, and what was read stays."""
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, ClassVar, TypeVar
+from typing import Annotated, Any, ClassVar, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,12 +21,19 @@ from fedattack.audit.significance import (
     significance_of,
 )
 from fedattack.audit.summaries import null_of
+from fedattack.audit.truth import Truth
 from fedattack.base.errors import DataError
+from fedattack.base.stored import Axes, check_arrays
 
 Floats = NDArray[np.float64]
 
+S = TypeVar("S")
+
 # Streams of random numbers, apart from each other.
 SHUFFLING, TESTING = 1, 2
+
+# No larger number is finite in single precision, in which models compute.
+_LARGEST = float(np.finfo(np.float32).max)
 
 
 @dataclass(frozen=True)
@@ -91,8 +98,18 @@ class Fits:
 
 
 @dataclass(frozen=True, eq=False)
-class ClientsCase(Case[F]):
-    """One seed's scores that say something of clients, beside its truth.
+class HeldExamples:
+    """Examples that clients hold, and whose each is."""
+
+    x: Annotated[NDArray[np.floating[Any]], Axes("examples", "columns", low=-_LARGEST, high=_LARGEST)]
+    owners: Annotated[NDArray[np.str_], Axes("examples")]
+
+
+@dataclass(frozen=True, eq=False)
+class ClientsCase(Case[F], Generic[F, S]):
+    """One seed's scores that say something of clients, beside what is true of these.
+
+    ``ClientsCase[NamedRows, UsedRows]`` is one whose attack finds the first, and where the second is true.
 
     Raises
     ------
@@ -103,20 +120,33 @@ class ClientsCase(Case[F]):
     ANSWERS: ClassVar[str] = ""
     """What the truth's answers are called."""
 
+    FORM: ClassVar[type[Any]]
+    """Their form, a frozen dataclass; see :mod:`fedattack.base.stored`."""
+
     @cached_property
-    def answers(self) -> Mapping[str, NDArray[Any]] | None:
+    def answers(self) -> S | None:
         """What is true of clients; ``None`` where nobody knows."""
-        answers = self.truth.answers.get(self.ANSWERS)
+        answers = self.read_answers(self.truth, f"seed {self.seed}: ")
         if answers is not None and (fault := self.fault_of(answers)):
             raise DataError(f"seed {self.seed}: the truth's answer {self.ANSWERS!r}: {fault}; write it again")
         return answers
 
-    def fault_of(self, answers: Mapping[str, NDArray[Any]]) -> str:
-        """Say what is wrong with the truth's answers, or nothing."""
+    @classmethod
+    def read_answers(cls, truth: Truth, run: str = "") -> S | None:
+        """Read what is true of clients; ``None`` where nobody knows. An error begins with ``run``."""
+        arrays = truth.answers.get(cls.ANSWERS)
+        if arrays is None:
+            return None
+        where = f"{run}the truth's answer {cls.ANSWERS!r}"
+        answers: S = check_arrays(cls.FORM, arrays, where, DataError, "write it again")
+        return answers
+
+    def fault_of(self, answers: S) -> str:
+        """Say what in the truth's answers does not fit the scores, or nothing."""
         return ""
 
     @property
-    def known(self) -> Mapping[str, NDArray[Any]]:
+    def known(self) -> S:
         """The answers, where there are any."""
         if self.answers is None:
             raise AssertionError("asked for where there are answers")
@@ -142,7 +172,7 @@ class ClientsCase(Case[F]):
         return [client for client in self.clients if client in known and seen[self.columns(client)].any()]
 
 
-K = TypeVar("K", bound=ClientsCase[Any])
+K = TypeVar("K", bound=ClientsCase[Any, Any])
 
 
 class ClientsJudge(Judge[K]):

@@ -304,13 +304,6 @@ class Truth:
             )
 
 
-def has_kinds(answers: Mapping[str, NDArray[Any]], kinds: Mapping[str, str]) -> bool:
-    """Say whether a judge's answers are arrays of one axis with these names and these kinds of numbers or texts."""
-    if answers.keys() != kinds.keys():
-        return False
-    return all(answers[name].ndim == 1 and answers[name].dtype.kind == kind for name, kind in kinds.items())
-
-
 def has_examples(answers: Mapping[str, NDArray[Any]]) -> bool:
     """Say whether a judge's answers hold finite examples ``x`` (n, columns), and ``owners`` (n,) that name clients."""
     x, owners = answers.get("x"), answers.get("owners")

@@ -1,6 +1,5 @@
 """One seed's examples that were read off beside those that clients hold."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -9,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedattack.attacks.accidents import count_repeats
-from fedattack.audit.clients import ClientsCase
+from fedattack.audit.clients import ClientsCase, HeldExamples
 from fedattack.audit.readoff import BITS, bits_beside, bits_of_repeats
-from fedattack.audit.truth import SEVERAL, has_examples
+from fedattack.audit.truth import SEVERAL
 from fedattack.base.structured import fields
 from fedattack.threats.exact.exact import ReadOffExamples
 
@@ -50,18 +49,16 @@ class KnownHolders:
 
 
 @dataclass(frozen=True, eq=False)
-class ExactCase(ClientsCase[ReadOffExamples]):
+class ExactCase(ClientsCase[ReadOffExamples, HeldExamples]):
     """One seed's examples that were read off, beside its truth."""
 
-    ANSWERS = "exact"
+    ANSWERS, FORM = "exact", HeldExamples
 
-    def fault_of(self, answers: Mapping[str, NDArray[Any]]) -> str:
+    def fault_of(self, answers: HeldExamples) -> str:
         """Expect examples as wide as those that were read off."""
-        if answers.keys() != {"x", "owners"} or not has_examples(answers):
-            return "expected finite x (n, inputs) and owners (n,), as fedattack.attacks.held_examples gives them"
         inputs = self.found.examples.shape[1]
-        if answers["x"].shape[1] != inputs:
-            return f"its examples have {answers['x'].shape[1]} inputs, and the scores {inputs}"
+        if answers.x.shape[1] != inputs:
+            return f"its examples have {answers.x.shape[1]} inputs, and the scores {inputs}"
         return ""
 
     @property
@@ -74,13 +71,13 @@ class ExactCase(ClientsCase[ReadOffExamples]):
         """The clients of which updates were looked at, and of which all examples are known."""
         if self.answers is None:
             return []
-        return self.list_seen({*self.answers["owners"].tolist()})
+        return self.list_seen({*self.answers.owners.tolist()})
 
     @cached_property
     def examples(self) -> tuple[Floats, NDArray[np.int64]]:
         """The examples of the clients that are asked about, and whose each is, an index into the clients."""
-        whose = np.array([self.places.get(owner, -1) for owner in self.known["owners"].tolist()], dtype=np.int64)
-        return self.known["x"][whose >= 0].astype(np.float64), whose[whose >= 0]
+        whose = np.array([self.places.get(owner, -1) for owner in self.known.owners.tolist()], dtype=np.int64)
+        return self.known.x[whose >= 0].astype(np.float64), whose[whose >= 0]
 
     @cached_property
     def evaluation(self) -> Floats:

@@ -45,7 +45,7 @@ _SCORES: Mapping[str, Score] = {"right": share_right, "present": share_named, "m
 
 
 @dataclass(frozen=True, eq=False)
-class LabelsCase(ClientsCase[CountedLabels]):
+class LabelsCase(ClientsCase[CountedLabels, None]):
     """One seed's counts beside its truth.
 
     Raises

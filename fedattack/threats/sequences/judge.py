@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain, compress, pairwise
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +16,7 @@ from fedattack.audit.clients import ClientsCase, ClientsJudge
 from fedattack.audit.measures import Measurement, measure, no_value
 from fedattack.audit.readoff import BITS, bits_of_repeats, read_off
 from fedattack.audit.table import Row, rows_of
-from fedattack.audit.truth import has_kinds
+from fedattack.base.stored import Axes
 from fedattack.threats.sequences.dager import ReadSequences
 from fedattack.threats.sequences.tables import CLIENTS, SEQUENCES
 
@@ -31,28 +31,36 @@ def split_tokens(tokens: NDArray[Any], lengths: NDArray[Any]) -> list[Tokens]:
 
 
 @dataclass(frozen=True, eq=False)
-class SequencesCase(ClientsCase[ReadSequences]):
+class TrainedSequences:
+    """The sequences on which clients train, one after another; :mod:`fedattack.attacks.lookups`.
+
+    ``whole`` are the clients of which all examples are known.
+    """
+
+    tokens: Annotated[NDArray[np.int64], Axes("tokens")]
+    lengths: Annotated[NDArray[np.int64], Axes("sequences", low=0)]
+    owners: Annotated[NDArray[np.str_], Axes("sequences")]
+    whole: Annotated[NDArray[np.str_], Axes("whole")]
+
+    def fault(self) -> str:
+        """Say where sequences are of other lengths in all than there are tokens."""
+        if self.lengths.sum() == len(self.tokens):
+            return ""
+        return f"lengths: expected {len(self.tokens)} tokens in all, got {self.lengths.sum()}"
+
+
+@dataclass(frozen=True, eq=False)
+class SequencesCase(ClientsCase[ReadSequences, TrainedSequences]):
     """One seed's sequences beside its truth."""
 
-    ANSWERS = "sequences"
-
-    def fault_of(self, answers: Mapping[str, NDArray[Any]]) -> str:
-        """Expect sequences one after another."""
-        fits = has_kinds(answers, {"tokens": "i", "lengths": "i", "owners": "U", "whole": "U"})
-        if fits:
-            lengths = answers["lengths"]
-            fits = lengths.shape == answers["owners"].shape and not (lengths < 0).any()
-            fits = fits and int(lengths.sum()) == len(answers["tokens"])
-        if fits:
-            return ""
-        return "expected tokens, lengths, owners and whole, as fedattack.attacks.lookups gives them"
+    ANSWERS, FORM = "sequences", TrainedSequences
 
     @cached_property
     def asked(self) -> list[str]:
         """The clients of which updates were looked at, and of which all examples are known."""
         if self.answers is None:
             return []
-        whole, holding = {*self.answers["whole"].tolist()}, {*self.answers["owners"].tolist()}
+        whole, holding = {*self.answers.whole.tolist()}, {*self.answers.owners.tolist()}
         return self.list_seen(whole & holding)
 
     @cached_property
@@ -65,7 +73,7 @@ class SequencesCase(ClientsCase[ReadSequences]):
     @cached_property
     def true(self) -> list[list[Tokens]]:
         """For each client that is asked about, the sequences that it trained on."""
-        return self._part_by_client(self.known["tokens"], self.known["lengths"], self.known["owners"].tolist())
+        return self._part_by_client(self.known.tokens, self.known.lengths, self.known.owners.tolist())
 
     def _part_by_client(self, tokens: NDArray[Any], lengths: NDArray[Any], owners: Sequence[str]) -> list[list[Tokens]]:
         """Return for each client that is asked about its sequences, of those that lie one after another."""
@@ -95,9 +103,9 @@ class SequencesCase(ClientsCase[ReadSequences]):
     @cached_property
     def certain_of(self) -> NDArray[np.int64]:
         """(clients,): how many of these are certain: no other client's sequence has nearly the same tokens."""
-        sequences = split_tokens(self.known["tokens"], self.known["lengths"])
+        sequences = split_tokens(self.known.tokens, self.known.lengths)
         of_owner: dict[str, list[Tokens]] = {}
-        for tokens, owner in zip(sequences, self.known["owners"].tolist(), strict=True):
+        for tokens, owner in zip(sequences, self.known.owners.tolist(), strict=True):
             of_owner.setdefault(owner, []).append(tokens)
         counts = np.zeros(len(self.asked), dtype=np.int64)
         repeats, pairs = _count_long_repeats(of_owner, sequences)

@@ -1,9 +1,9 @@
 """Judge moved rows: how well the words, items or categories that are named of a client are those that it holds."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +14,7 @@ from fedattack.audit.measures import Measurement, measure, no_value
 from fedattack.audit.reach import Prepared, Reach
 from fedattack.audit.readoff import BITS, bits_of_items, read_off
 from fedattack.audit.table import Row, rows_of
-from fedattack.audit.truth import has_kinds
+from fedattack.base.stored import Axes
 from fedattack.threats.tokens.tables import CLIENTS, ROWS, TABLES
 from fedattack.threats.tokens.tokens import NamedRows
 
@@ -24,28 +24,37 @@ Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
-class TokensCase(ClientsCase[NamedRows]):
+class UsedRows:
+    """Which rows of which tables the examples of clients use, once for each client; :mod:`fedattack.attacks.lookups`.
+
+    ``whole`` are the clients of which all examples are known.
+    """
+
+    names: Annotated[NDArray[np.str_], Axes("names")]
+    rows: Annotated[NDArray[np.int64], Axes("used", low=0)]
+    tables: Annotated[NDArray[np.int64], Axes("used", low=0)]
+    owners: Annotated[NDArray[np.str_], Axes("used")]
+    whole: Annotated[NDArray[np.str_], Axes("whole")]
+
+    def fault(self) -> str:
+        """Say which rows are of no table."""
+        if self.tables.max(initial=-1) < len(self.names):
+            return ""
+        return f"tables: expected indices below {len(self.names)}, got {self.tables.max()}"
+
+
+@dataclass(frozen=True, eq=False)
+class TokensCase(ClientsCase[NamedRows, UsedRows]):
     """One seed's named rows beside its truth."""
 
-    ANSWERS = "tokens"
-
-    def fault_of(self, answers: Mapping[str, NDArray[Any]]) -> str:
-        """Expect one entry for each row that a client uses."""
-        fits = has_kinds(answers, {"names": "U", "rows": "i", "tables": "i", "owners": "U", "whole": "U"})
-        if fits:
-            rows, tables = answers["rows"], answers["tables"]
-            fits = rows.shape == tables.shape == answers["owners"].shape and not (rows < 0).any()
-            fits = fits and not ((tables < 0) | (tables >= len(answers["names"]))).any()
-        if fits:
-            return ""
-        return "expected names, rows, tables, owners and whole, as fedattack.attacks.lookups gives them"
+    ANSWERS, FORM = "tokens", UsedRows
 
     @cached_property
     def asked(self) -> list[str]:
         """The clients of which updates were looked at, and of which all examples are known."""
         if self.answers is None:
             return []
-        return self.list_seen({*self.answers["whole"].tolist()})
+        return self.list_seen({*self.answers.whole.tolist()})
 
     @property
     def names(self) -> list[str]:
@@ -60,8 +69,9 @@ class TokensCase(ClientsCase[NamedRows]):
 
     def used(self, table: int) -> "csr_array[Any]":
         """Return which rows each client uses, (clients, rows)."""
-        in_table = np.flatnonzero(self.known["names"][self.known["tables"]] == self.names[table])
-        return self._as_matrix(self.known["owners"][in_table].tolist(), self.known["rows"][in_table], table)
+        true = self.known
+        in_table = np.flatnonzero(true.names[true.tables] == self.names[table])
+        return self._as_matrix(true.owners[in_table].tolist(), true.rows[in_table], table)
 
     def _as_matrix(self, owners: Sequence[str], rows: NDArray[np.int64], table: int) -> "csr_array[Any]":
         """Return a sparse matrix of ones (clients, rows) for those clients that are asked about."""
@@ -80,7 +90,7 @@ class TokensCase(ClientsCase[NamedRows]):
         for rows, tables in ((found.rows, found.in_table), (found.asked, found.asked_tables)):
             widest = max(widest, int(rows[tables == table].max(initial=0)))
         if self.answers is not None:
-            widest = max(widest, int(self.answers["rows"].max(initial=0)))
+            widest = max(widest, int(self.answers.rows.max(initial=0)))
         return widest + 1
 
     def counts(self, table: int) -> tuple[Floats, Floats, Floats]:
@@ -140,27 +150,27 @@ def _column_sums(matrix: "csr_array[Any]") -> Floats:
     return np.asarray(matrix.sum(axis=0), dtype=np.float64).reshape(1, -1)
 
 
-def _kinds_of(answers: Mapping[str, NDArray[Any]]) -> NDArray[np.int64]:
+def _kinds_of(answers: UsedRows) -> NDArray[np.int64]:
     """Say of the clients of which all is known which use the same rows, (clients,)."""
     numbers: dict[frozenset[tuple[int, int]], int] = {}
     found = []
-    for client in answers["whole"].tolist():
-        own = answers["owners"] == client
-        rows = frozenset(zip(answers["tables"][own].tolist(), answers["rows"][own].tolist(), strict=True))
+    for client in answers.whole.tolist():
+        own = answers.owners == client
+        rows = frozenset(zip(answers.tables[own].tolist(), answers.rows[own].tolist(), strict=True))
         found.append(numbers.setdefault(rows, len(numbers)))
     return np.array(found, dtype=np.int64)
 
 
-def _may_be_certain(answers: Mapping[str, NDArray[Any]]) -> bool:
+def _may_be_certain(answers: UsedRows) -> bool:
     """Say whether rows of one table that a client alone uses would be certain, were all of them named."""
-    names, owners = np.unique(answers["owners"], return_inverse=True)
+    names, owners = np.unique(answers.owners, return_inverse=True)
     if len(names) == 1:
         # Those of a single client are held against all rows of the table, and nobody counted these yet.
         return True
     owners = owners.reshape(-1)
-    for table in np.unique(answers["tables"]).tolist():
-        in_table = answers["tables"] == table
-        pairs = np.unique(np.stack([answers["rows"][in_table], owners[in_table]]), axis=1)
+    for table in np.unique(answers.tables).tolist():
+        in_table = answers.tables == table
+        pairs = np.unique(np.stack([answers.rows[in_table], owners[in_table]]), axis=1)
         _, first, counts = np.unique(pairs[0], return_index=True, return_counts=True)
         _, held = np.unique(pairs[1, first[counts == 1]], return_counts=True)
         for own in held.tolist():
@@ -251,7 +261,7 @@ class TokensJudge(ClientsJudge[TokensCase]):
         """
         kinds = []
         for run in runs:
-            answers = run.truth.answers.get(TokensCase.ANSWERS)
+            answers = TokensCase.read_answers(run.truth)
             if answers is None:
                 continue
             if _may_be_certain(answers):

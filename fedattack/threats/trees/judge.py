@@ -1,21 +1,19 @@
 """Judge tables that were read off trees: which rows, values and columns are those of the client."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedattack.audit.clients import SHUFFLING, TESTING, ClientsCase, ClientsJudge
+from fedattack.audit.clients import SHUFFLING, TESTING, ClientsCase, ClientsJudge, HeldExamples
 from fedattack.audit.measures import Measurement, Rate, measure, no_value
 from fedattack.audit.readoff import BITS, bits_of_items, read_off
 from fedattack.audit.significance import arrangements_within, exchange_within, significance_of
 from fedattack.audit.summaries import null_of
 from fedattack.audit.table import Row, rows_of
-from fedattack.audit.truth import has_examples
 from fedattack.threats.trees.matching import EXACT, TOLERANCE, find_near, match_rows, share_near
 from fedattack.threats.trees.tables import CLIENTS, COLUMNS
 from fedattack.threats.trees.trees import ReadTables
@@ -40,16 +38,14 @@ _METRICS = ("rows", "values", "columns")
 
 
 @dataclass(frozen=True, eq=False)
-class TreesCase(ClientsCase[ReadTables]):
+class TreesCase(ClientsCase[ReadTables, HeldExamples]):
     """One seed's tables beside its truth."""
 
-    ANSWERS = "trees"
+    ANSWERS, FORM = "trees", HeldExamples
 
-    def fault_of(self, answers: Mapping[str, NDArray[Any]]) -> str:
+    def fault_of(self, answers: HeldExamples) -> str:
         """Expect all columns by which a tree splits."""
-        if not has_examples(answers):
-            return "expected x (n, columns) of numbers and owners (n,) of names"
-        columns, features = answers["x"].shape[1], self.found.features
+        columns, features = answers.x.shape[1], self.found.features
         if columns > _MOST_COLUMNS:
             return f"it has {columns:,} columns; at most {_MOST_COLUMNS:,} are compared"
         split = max(self.found.columns_read.max(initial=-1), self.found.cut_columns.max(initial=-1))
@@ -62,7 +58,7 @@ class TreesCase(ClientsCase[ReadTables]):
         """The clients of which trees were read, and of which rows are known."""
         if self.answers is None:
             return []
-        true = Counter(self.answers["owners"].tolist())
+        true = Counter(self.answers.owners.tolist())
         asked: list[str] = []
         known = put_together = 0
         for client in self.clients:
@@ -71,7 +67,7 @@ class TreesCase(ClientsCase[ReadTables]):
                 continue
             known += min(true[client], _MOST_ROWS)
             put_together += min(own, _MOST_READ)
-            if known * put_together * self.answers["x"].shape[1] > _MOST_CELLS:
+            if known * put_together * self.answers.x.shape[1] > _MOST_CELLS:
                 break
             asked.append(client)
         return asked
@@ -79,7 +75,7 @@ class TreesCase(ClientsCase[ReadTables]):
     @cached_property
     def tables(self) -> list[Floats]:
         """For each client that is asked about its true rows (n, columns)."""
-        x, owners = self.known["x"].astype(np.float64), self.known["owners"]
+        x, owners = self.known.x.astype(np.float64), self.known.owners
         return [x[owners == client][:_MOST_ROWS] for client in self.asked]
 
     @cached_property
@@ -115,7 +111,7 @@ class TreesCase(ClientsCase[ReadTables]):
 
     def _own_values(self) -> Iterator[tuple[int, Floats, NDArray[np.int64]]]:
         """Yield each column with its values that one client alone holds, ascending, and the indices of these."""
-        x, owners = self.known["x"].astype(np.float64), self.known["owners"]
+        x, owners = self.known.x.astype(np.float64), self.known.owners
         holders = np.array([self.places.get(owner, len(self.asked)) for owner in owners.tolist()], dtype=np.int64)
         for column, values in enumerate(x.T):
             pairs = np.unique(np.stack([values, holders]), axis=1)

@@ -48,7 +48,7 @@ def test_words_of_digits_are_named_exactly(known, protocol, tmp_path):
     (row,) = show_table(tables.TABLES, found["f1"]).rows
     assert row[4:] == ["100%", "100%", "stood still"]
     assert len(show_table(tables.CLIENTS, found["f1"]).rows) == CLIENTS
-    assert _count_exposed([found["f1"]]) == "Of 6 of 6 clients, exactly the rows that they use are named."
+    assert _count_exposed([found["f1"]]) == "The rows named for 6 of 6 clients are exactly those that they use."
 
 
 def test_words_are_named_under_decay_and_momentum(tmp_path):
@@ -202,6 +202,7 @@ def test_of_a_single_client_nothing_is_said_before_the_run(clients, known):
     """Its rows are held against those that nobody uses. Two that use three rows each are too few for anything."""
     rows = np.arange(3 * clients)
     answers = {
+        "names": np.array(["words"]),
         "rows": rows,
         "tables": np.zeros_like(rows),
         "owners": (rows // 3).astype(str),
