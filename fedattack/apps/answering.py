@@ -26,6 +26,7 @@ from flwr.supercore.object_ref import load_app
 from numpy.typing import NDArray
 
 from fedattack.apps.calling import FunctionPlayer, OwnFunction, limit_memory, write_examples
+from fedattack.apps.generating import GeneratorPlayer
 from fedattack.apps.player import UPDATES_MEMORY, Along, Form, Handler, Player, WeightsPlayer, form_of
 from fedattack.apps.predicting import PredictingClient
 from fedattack.apps.probing import EXAMPLES, ask_outputs, ask_roles, ask_touched, describe_roles
@@ -488,8 +489,13 @@ class Interview:
         elif form not in self._players:
             self._begin_with_first(form)
             if form not in self._players:
-                self._players[form] = Player(self._handler(node), weights, self._x, self._y)
+                self._players[form] = self._make_player(weights, node)
         return self._players[form]
+
+    def _make_player(self, weights: Arrays, node: str) -> WeightsPlayer:
+        """Return what plays weights of a new form by a client's own training."""
+        make: type[Player | GeneratorPlayer] = GeneratorPlayer if self._request["generators"] else Player
+        return make(self._handler(node), weights, self._x, self._y)
 
     def _begin_with_first(self, form: Form) -> None:
         """Begin with the first model of a form where another process did, too: some of an app stays as it is then."""
@@ -499,7 +505,7 @@ class Interview:
         for weights, node in self._list_models():
             if form_of(weights) == form:
                 with suppress(Exception):
-                    self._players[form] = Player(self._handler(node), weights, self._x, self._y)
+                    self._players[form] = self._make_player(weights, node)
                     return
 
     def _list_models(self) -> Iterator[tuple[Arrays, str]]:

@@ -28,6 +28,7 @@ from fedattack.apps.app import App
 from fedattack.apps.functions import NO_FUNCTIONS, OwnFunctions, list_partitions, put_examples
 from fedattack.apps.outside import read_app
 from fedattack.apps.place import copy_files
+from fedattack.apps.reading import sends_generators
 from fedattack.attacks import ATTACKS, Scores
 from fedattack.attacks.answers import (
     Answers,
@@ -302,6 +303,7 @@ class Asker:
                 "together": list(together),
                 "planted": str(out and Path(out).resolve()),
                 "functions": functions,
+                "generators": sends_generators(inquiry.witnesses),
                 "partitions": [],
                 "few": list(few),
                 "inverted": str(inverted),

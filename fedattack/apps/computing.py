@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedattack.apps.asking import BY_ESTIMATOR, NOTHING_KNOWN, Asker, Inquiry
+from fedattack.apps.generating import BY_GENERATOR
 from fedattack.apps.holding import Holding, find_unasked
 from fedattack.apps.questions import Questions
 from fedattack.apps.reading import Reading
@@ -44,11 +45,12 @@ _REMEDIES = {
 """By the hint with which an error ends, the same as a noun."""
 
 # By which means losses are found.
-_BUILT, _OWN_STEP, _OWN_FUNCTIONS, _ESTIMATOR = (
+_BUILT, _OWN_STEP, _OWN_FUNCTIONS, _ESTIMATOR, _GENERATOR = (
     "a model that the attacker builds",
     "the clients' own app",
     "functions of the app's owner",
     "the app's own estimator of scikit-learn",
+    "outputs of the generators that clients send",
 )
 
 
@@ -187,6 +189,8 @@ def _name_means(asked: Questions, said: Sequence[str]) -> str:
         return _OWN_FUNCTIONS
     if any(note.startswith(BY_ESTIMATOR) for note in said):
         return _ESTIMATOR
+    if any(note.startswith(BY_GENERATOR) for note in said):
+        return _GENERATOR
     return _OWN_STEP
 
 

@@ -14,6 +14,7 @@ from fedattack.record import Record
 from fedattack.record.views import ChangedEntries, FlatVector
 from fedattack.witness import SERVER, Witness
 from fedattack.witness.comparing import are_changing
+from fedattack.witness.seen import GENERATOR
 from fedattack.witness.sent import (
     AS_DIFFERENCES,
     AS_WEIGHTS,
@@ -29,6 +30,11 @@ from fedattack.witness.sent import (
 )
 
 _STEADY = 0.01
+
+_GENERATORS = (
+    "clients send a generator alone: the examples that are asked about are those that the model took that they keep, "
+    "such as a discriminator"
+)
 
 
 @dataclass(frozen=True)
@@ -88,6 +94,8 @@ def read_sends(witnesses: Sequence[Witness], record: Record | None = None) -> Re
         return Reading(Sends(sparse=sparse), rows, notes=(_describe_sparse(sparse),))
     if not tables:
         return Reading()
+    if sends_generators(witnesses):
+        return Reading(rows=rows, notes=(_GENERATORS,))
     reads = [_read_table(node, table) for node, table in tables.items()]
     alike = _find_most_alike(reads)
     # More than half must be alike, or it is not known what "the clients" send.
@@ -100,6 +108,11 @@ def read_sends(witnesses: Sequence[Witness], record: Record | None = None) -> Re
     is_changed_by_mods = any(are_changing(each.mods) for each in witnesses)
     notes = _notes_of(alike, others, len(reads), is_changed_by_mods=is_changed_by_mods)
     return Reading(_state_known(alike, record), rows, notes=tuple(notes))
+
+
+def sends_generators(witnesses: Sequence[Witness]) -> bool:
+    """Say whether clients were seen to send a generator, and to keep the model that takes examples."""
+    return any(each.model is not None and each.model.why == GENERATOR for each in witnesses if each.node != SERVER)
 
 
 def _describe_sparse(sparse: ChangedEntries) -> str:

@@ -116,9 +116,9 @@ class OwnSteps:
 
 
 class _FormReader(_TrainingReader):
-    """Notes which steps in training take examples like ``x`` (n, …) with labels like ``y`` (n,)."""
+    """Notes which steps in training take examples like ``x`` (n, …) with labels like ``y`` (n,), or with none."""
 
-    def __init__(self, x: NDArray[Any], y: NDArray[Any]) -> None:
+    def __init__(self, x: NDArray[Any], y: NDArray[Any] | None) -> None:
         super().__init__()
         self.own: list[int] = []
         self.leaves: Mapping[str, NDArray[Any]] = {}
@@ -146,6 +146,10 @@ class _FormReader(_TrainingReader):
         """Return the examples as leaves of a step; ``None`` where it takes something else."""
         try:
             rows = step.rows()
+            if self._y is None:
+                alike = [place for place in fields(rows) if _are_alike(rows[place], self._x)]
+                # Of several, such as noise that is as large, nobody knows which are examples.
+                return {alike[0]: self._x} if len(alike) == 1 else None
             leaves = leaves_like(rows, self._x, self._y)
         except DataError:
             return None
@@ -164,10 +168,11 @@ def _are_alike(taken: NDArray[Any], given: NDArray[Any]) -> bool:
     return taken.dtype.kind == "f" and bool((taken == np.rint(taken)).all())
 
 
-def find_own_steps(handler: Callable[[], Any], x: NDArray[Any], y: NDArray[Any]) -> OwnSteps:
+def find_own_steps(handler: Callable[[], Any], x: NDArray[Any], y: NDArray[Any] | None) -> OwnSteps:
     """Call what trains as it is, and find the steps that take examples like ``x`` (n, …) with labels like ``y`` (n,).
 
-    Other steps may learn something else, such as what other clients predict.
+    Other steps may learn something else, such as what other clients predict. Where ``y`` is ``None``, examples go
+    without labels, as those that a discriminator is shown.
 
     Raises
     ------

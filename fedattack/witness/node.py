@@ -20,7 +20,7 @@ from fedattack.witness.arrays import Arrays, find_indices, same
 from fedattack.witness.comparing import find_outputs, kinds_of
 from fedattack.witness.private import join_rounds, private_keys
 from fedattack.witness.sample import Examples
-from fedattack.witness.seen import ONLY_APP, AskedToTrain, Witness, WitnessedModel, WitnessedTraining
+from fedattack.witness.seen import GENERATOR, ONLY_APP, AskedToTrain, Witness, WitnessedModel, WitnessedTraining
 from fedattack.witness.seen_model import SeenModel
 from fedattack.witness.sent import MOST_ARRAYS, OUTPUTS, SentArray, joined_kinds
 from fedattack.witness.store import read_memory, read_witness, witness_file, write_frozen, write_public, write_witness
@@ -321,6 +321,11 @@ def _add(known: Node, watch: CallWatch, call: Call, folder: Path) -> bool:
     """Add one call, and return whether it brought other examples."""
     shared, alike = _find_shared(watch, call)
     trained = _choose_trained(shared)
+    generators = []
+    if call.trains and not trained:
+        # Who sends a generator alone trains on what another model takes beside that.
+        generators = [model for model in shared if _choose_trained(model.makes_for)]
+        trained = [judge for model in generators for judge in _choose_trained(model.makes_for)][:1]
     news = _add_training(known, watch, call, trained) if trained else False
     for model in alike:
         news |= known.evaluated.join(model.batches.evaluated)
@@ -336,7 +341,9 @@ def _add(known: Node, watch: CallWatch, call: Call, folder: Path) -> bool:
     if call.trains:
         trains_model = any(model in trained for model in watch.models.values())
         watch.guard("what the client fitted", _note_fitted, call, trains_model)
-    if trained or known.model is None:
+    if generators:
+        known.model = WitnessedModel(None, {}, trained[0].input_shape, 0, None, GENERATOR)
+    elif trained or known.model is None:
         _describe_model(known, watch, call, [*trained, *shared], folder)
     return news
 
@@ -661,8 +668,9 @@ def _find_shared(watch: CallWatch, call: Call) -> tuple[list[SeenModel], list[Se
                 watch.note(f"{fitted[0].name} takes no labels: 0 stands for the label of each example")
             return fitted, fitted
     kinds = {model.signature for model in shared}
+    judges = [judge for model in shared for judge in model.makes_for]
     for model in _choose_trained(models):
-        if model not in shared:
+        if model not in shared and (model not in judges or _choose_trained(shared)):
             watch.note(f"a model {model.name} was trained that the client does not exchange: its examples are left out")
     return shared, [model for model in models if model.signature in kinds]
 

@@ -24,6 +24,9 @@ UNKNOWN = -1
 ONLY_APP = "only the app can give losses"
 """How the note of a witness ends that saw a training whose weights follow no loss."""
 
+GENERATOR = f"clients send a generator alone, and keep the model that takes examples beside what it makes: {ONLY_APP}"
+"""Why no model is known that gives losses, where clients send no model that takes an example."""
+
 HASH = 16
 """Bytes of an example's hash."""
 

@@ -71,6 +71,8 @@ class SeenModel:
         What the loss is that it returns itself; ``None`` if it was not seen to return one.
     learns
         Which entries of its state training may change; all where nothing says so.
+    makes_for
+        The models that take what it makes beside examples, as a discriminator does.
     stepwise
         Whether its examples are all that its steps take; see :mod:`fedattack.witness.step`.
     input_shape, classes
@@ -92,6 +94,7 @@ class SeenModel:
         self.private: dict[int, PrivateTraining] = {}
         self.optimizers: dict[tuple[str, float | None, float, float], None] = {}
         self.losses: dict[str, str | None] = {}
+        self.makes_for: list[SeenModel] = []
         self.takes_labels = False
         self.input_shape: tuple[int, ...] = ()
         self.classes = 0
@@ -190,6 +193,7 @@ class SeenModel:
             f"{self.name} takes what {maker.name} makes, such as a generator's output, along with examples: that "
             "is left out, since nobody holds it"
         )
+        maker.makes_for.append(self)
         maker.leave_out_noise()
 
     def leave_out_noise(self) -> None:

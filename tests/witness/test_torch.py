@@ -16,6 +16,7 @@ from fedattack.attacks import Knowledge, ModelKnowledge, read_knowledge, write_k
 from fedattack.base.structured import fields
 from fedattack.witness import sources, torch_models
 from fedattack.witness.current import watching
+from fedattack.witness.seen import GENERATOR
 from fedattack.witness.watch import CallWatch
 from tests.witness.apps import hashes_of, randomness, seed, seen, witness_of
 
@@ -767,8 +768,16 @@ def test_of_two_models_the_one_that_is_shared_counts(tmp_path):
     assert seen(shared.trained) == hashes_of(X)
     assert shared.trained.counts == {1: 40}
     other = witness_of(client, tmp_path, sent=[maker], node="3")
-    assert other.trained.total == other.evaluated.total == 0
-    assert any("does not exchange" in note for note in other.notes)
+    # Who sends the maker alone trains it on what the judge takes.
+    assert seen(other.trained) == hashes_of(X)
+    assert other.evaluated.total == 0
+    assert (other.model.spec, other.model.why) == (None, GENERATOR)
+    assert {array.name: array.kind for array in other.sends} == {
+        "0": "weights of another model",
+        "1": "weights of another model",
+        "weight": "not sent",
+        "bias": "not sent",
+    }
 
 
 def test_of_two_models_that_have_nothing_to_do_with_each_other_none_is_taken(tmp_path):
