@@ -138,7 +138,7 @@ def test_one_client_that_trains_by_sgd_is_enough_to_read_gradients():
     assert not needs.find_unread(Seen(), {"Adam", "SGD"})
     assert not needs.find_unread(Seen(protocol="fedsgd"), {"Adam"})
     assert not ATTACKS["sia"].needs.find_unread(Seen(), {"Adam"})
-    assert ATTACKS["exact"].needs.find_unread(Seen(), {"private SGD"})
-    # Of clipped and noised gradients labels are counted up to a factor.
+    assert ATTACKS["ara"].needs.find_unread(Seen(), {"private SGD"})
+    # What is clipped is known up to a factor: labels are counted, and examples read off, if noise leaves them.
     assert not ATTACKS["labels"].needs.find_unread(Seen(), {"private SGD"})
     assert ATTACKS["labels"].needs.find_unread(Seen(), {"private Adam"})
