@@ -280,15 +280,14 @@ class _Estimator:
         total = sum(weights.values())
         return {node: weight / total for node, weight in weights.items()}
 
-    def find_common(self, updates: Sequence[_Update]) -> Floats:
-        """Return the mean gradient of the bias (classes,) in the updates of a round; 0 where there are not several."""
-        common = np.zeros(self.last.classes)
+    def find_common(self, updates: Sequence[_Update]) -> Floats | None:
+        """Return the mean gradient of the bias (classes,) in the updates of a round; ``None`` if it says nothing."""
         alike = [update for update in updates if update.is_common]
-        if self.last.bias is not None and len(alike) > 1:
-            common = np.mean([self._gradient(update)[0][:, -1] for update in alike], axis=0)
-        return common
+        if self.last.bias is None or len(alike) < 2:
+            return None
+        return np.asarray(np.mean([self._gradient(update)[0][:, -1] for update in alike], axis=0))
 
-    def count(self, update: _Update, common: Floats) -> dict[str, Floats]:
+    def count(self, update: _Update, common: Floats | None) -> dict[str, Floats]:
         """Return by rule the shares of the labels (classes,) in an update; nothing if the update is zero.
 
         ``common`` is as :meth:`find_common` returns it.
@@ -308,7 +307,8 @@ class _Estimator:
         if path and is_scaled:
             impact, offset = find_terms(path[0], self.labels, examples)
             shares["llg-plus"] = apply_llg(sums, examples, impact, offset) / examples
-        if is_scaled or (path and self.labels is not None):
+        is_compared = is_scaled and common is not None
+        if is_compared or (path and (is_scaled or self.labels is not None)):
             shares["solved"] = self._solve(update, gradient, common, path, shares)
         return shares
 
@@ -316,7 +316,7 @@ class _Estimator:
         self,
         update: _Update,
         gradient: Floats,
-        common: Floats,
+        common: Floats | None,
         path: Sequence[Outputs],
         shares: Mapping[str, Floats],
     ) -> Floats:
@@ -324,16 +324,16 @@ class _Estimator:
         labels, llg = self.labels, shares["llg"]
         if "idlg" not in shares:
             return solve_shares(path, labels, gradient, is_scaled=False)
-        # Without a bias nothing tells how much clients differ.
-        weight = 0.5
-        if self.last.bias is not None:
+        # Where nothing tells how much clients differ, LLG counts half, and what drawn inputs do not tell is by LLG.
+        weight, other = 0.5, llg
+        if common is not None:
             weight = weigh_llg(gradient[:, -1], common, self._find_travelled(update))
-        by_bias = weight * llg + (1 - weight) * shares["idlg"]
+            other = weight * llg + (1 - weight) * shares["idlg"]
         if not path:
-            return by_bias
+            return other
         # Of more examples there is no time to compare all gradients.
         if labels is None or len(give_labels(labels, len(labels), len(gradient))[0]) > _MOST_ROWS:
-            solved = mean_shares(path, gradient, by_bias)
+            solved = mean_shares(path, gradient, other)
         else:
             solved = solve_shares(path, labels, gradient)
         if self.training is not None and self.training.epochs > 1:

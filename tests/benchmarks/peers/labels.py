@@ -20,13 +20,11 @@ from fedattack.attacks.last_layer import compute_outputs, find_last_layer, inter
 from fedattack.learning import LocalSGD, build_model, full_gradient, train_local
 from fedattack.threats.labels.rules import (
     apply_llg,
-    count_lowest,
     find_terms,
     mean_shares,
     restore_labels,
     round_counts,
     solve_shares,
-    weigh_llg,
 )
 from tests.benchmarks.inversion import stand_in
 from tests.benchmarks.peers.getting import LEAKPRO, PeerMissingError
@@ -125,14 +123,9 @@ def count_solved(update: Update, *, drawn: bool = False) -> NDArray[np.int64]:
             raise AssertionError("the layer is called once for each example")
         path.append(seen)
     gradient, llg = last.join(update.gradient), count_llg(update) / EXAMPLES
-    travelled = 0.0 if update.training is None else LR * update.training.reach(EXAMPLES)
-    # No other client was sent the same model.
-    weight = weigh_llg(gradient[:, -1], np.zeros(CLASSES), travelled)
-    lowest = count_lowest(gradient, EXAMPLES, has_bias=True) / EXAMPLES
-    by_bias = weight * llg + (1 - weight) * lowest
-    shares = mean_shares(path, gradient, by_bias) if drawn else solve_shares(path, update.y, gradient)
+    shares = mean_shares(path, gradient, llg) if drawn else solve_shares(path, update.y, gradient)
     if update.training is not None and update.training.epochs > 1:
-        shares = (1 - weight) * shares + weight * llg
+        shares = (shares + llg) / 2
     return round_counts(shares, EXAMPLES)
 
 
