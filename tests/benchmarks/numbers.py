@@ -19,6 +19,7 @@ from fedattack.learning import LocalSGD
 from fedattack.record import Record
 from fedattack.threats.attribute.numbers_judge import NumberCase, NumbersJudge
 from tests.worlds.attributes import Table, write_number_run
+from tests.worlds.cases import make_case
 
 SEEDS = (0, 1, 2)
 NOISE = (0.0, 0.01, 0.03, 0.1, 0.3)
@@ -42,8 +43,11 @@ def measure(folder: Path, seed: int, deviation: float) -> list[float]:
     write_number_run(folder, draw_tables(6, 20, seed), auxiliary=auxiliary, training=TRAINING, rounds=5, seed=seed)
     record = alter_record(Record(folder / "record"), folder / "noised", Alteration("noise", deviation), seed=(seed,))
     known, truth = read_knowledge(folder / "knowledge"), read_truth(folder / "truth")
-    scores = ATTACKS["attribute-number"].with_options({"restarts": "1"}).run(record, known, device="cpu")
-    judge = NumbersJudge([NumberCase(0, scores, truth, record, known)], setting={}, provenance={})
+    scores = (
+        ATTACKS["attribute-number"].with_options({"restarts": "1", "workers": "1"}).run(record, known, device="cpu")
+    )
+    case = make_case(NumberCase, 0, scores, truth, record, known)
+    judge = NumbersJudge([case], setting={}, provenance={})
     judge.draws = 999
     findings = {finding.metric: finding for finding in judge.findings()}
     values = []
