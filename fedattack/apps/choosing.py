@@ -74,7 +74,8 @@ def _list_applying(runs: Sequence[Run], posed: Sequence[Posed], refused: dict[st
                 asked.append(name)
         if asked:
             # What is judged beside others has no question of its own.
-            names += sorted({*threat.attacks} - {*threat.judged})
+            beside = sorted({*threat.attacks} - {*threat.judged})
+            names += [name for name in beside if not _find_obstacles(name, runs[0])]
     refused |= {name: explain_failure(failure.why) for name, failure in failed.items()}
     # What every app is asked first stands first in the report.
     return sorted(names, key=_place)

@@ -143,7 +143,8 @@ def pose(
         knowledge = replace(knowledge, shadow_losses=_train_shadows(ask, inquiry, knowledge, notes))
     clients, counts = _name_nodes(part, record, holding, classes, notes)
     origins = [holding.origins[key] for key in chosen.auxiliary]
-    further = pose_further(asked, Scene(holding, clients, counts, knowledge.auxiliary, origins, _SEED))
+    has_model = knowledge.model is not None
+    further = pose_further(asked, Scene(holding, clients, counts, knowledge.auxiliary, origins, _SEED, has_model))
     knowledge = replace(knowledge, record=record.origin, **further.known)
     write_knowledge(part.knowledge, knowledge)
     notes += [*_list_assumptions(knowledge, asked), *further.notes, *_note_nobodys(holding, chosen, evaluation)]

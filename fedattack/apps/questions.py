@@ -17,6 +17,7 @@ from fedattack.apps.functions import NO_FUNCTIONS, OwnFunctions
 from fedattack.attacks.needs import UNKNOWN
 from fedattack.base.errors import ConfigError, DataError, instead, short
 from fedattack.base.reasons import Reason
+from fedattack.base.structured import fields
 from fedattack.base.untrusted import read_toml
 
 if TYPE_CHECKING:
@@ -40,6 +41,14 @@ _STEPS, _SHARES = 50, 50
 MOST_ASKED = 2000
 """Examples whose column is asked for, at most."""
 
+NO_COLUMN = "none"
+"""The word by which no column is asked for."""
+
+_MOST_UNNAMED = 500
+# Of a column that nobody named so many examples are asked for, of a table of so many columns at most. Of its values
+# none may be that of a larger share of the examples.
+_MOST_COLUMNS, _MOST_ALIKE = 50, 0.9
+
 _MOST_SAMPLED = 1000
 _FEWEST_CLIENTS = 6
 _COLUMN = re.compile(r"(?:(?P<name>[^=]+)=)?(?P<first>[0-9]{1,6})(?:-(?P<last>[0-9]{1,6}))?")
@@ -52,11 +61,15 @@ Groups = Mapping[str, Mapping[str, str]]
 
 @dataclass(frozen=True)
 class OneHotColumn:
-    """Columns of a model's input that encode one attribute: those from ``first`` to before ``end``, counted from 0."""
+    """Columns of a model's input that encode one attribute: those from ``first`` to before ``end``, counted from 0.
+
+    ``is_chosen`` says that nobody named it.
+    """
 
     name: str
     first: int
     end: int
+    is_chosen: bool = False
 
 
 @dataclass(frozen=True)
@@ -68,6 +81,8 @@ class Questions:
     column, label, groups
         What the server lacks of each example; the class of which it is asked who holds examples; and what clients of a
         group have in common.
+    is_column_chosen
+        Whether one column of a table is chosen, where none is named.
     without
         Names of :data:`WITHOUT` that this attacker does not know.
     model, loss, functions
@@ -75,6 +90,7 @@ class Questions:
     """
 
     column: OneHotColumn | None = None
+    is_column_chosen: bool = False
     label: int | None = None
     groups: Groups = field(default_factory=dict)
     without: frozenset[str] = frozenset()
@@ -98,8 +114,8 @@ class Questions:
                 raise ConfigError(f"--without {short(word, 60)}: {instead(word, sorted(WITHOUT))}")
         if holds is not None and holds < 0:
             raise ConfigError(f"--property {holds}: classes are counted from 0; expected 0 or more")
-        asked = cls(label=holds, without=frozenset(without))
-        if sensitive is not None:
+        asked = cls(is_column_chosen=sensitive is None, label=holds, without=frozenset(without))
+        if sensitive is not None and sensitive.strip() != NO_COLUMN:
             asked = replace(asked, column=_column(sensitive))
         if groups is not None:
             asked = replace(asked, groups=read_groups(groups))
@@ -188,6 +204,8 @@ class Scene:
         The attacker's examples, ``None`` if there are none; and for each the client from whose evaluation it comes.
     seed
         Of what is drawn.
+    has_model
+        Whether the attacker can build the clients' model.
     """
 
     holding: "Holding"
@@ -196,6 +214,7 @@ class Scene:
     auxiliary: "Targets | None"
     origins: Sequence[str]
     seed: int
+    has_model: bool = True
 
     def check_all_witnessed(self) -> None:
         """Refuse to speak of all clients where some were not seen to train."""
@@ -220,8 +239,12 @@ class Further:
 def pose_further(asked: Questions, scene: Scene) -> Further:
     """Turn what the owner declared into knowledge and truth."""
     further = Further()
+    column = asked.column
+    # Losses with each value of a column are those of a model.
+    if column is None and asked.is_column_chosen and scene.has_model:
+        column = choose_column(scene.holding)
     posing: Mapping[str, tuple[Any, Callable[..., None]]] = {
-        "partial": (asked.column, _pose_column),
+        "partial": (column, _pose_column),
         "property": (asked.label, _pose_class),
         "attributes": (asked.groups or None, _pose_groups),
     }
@@ -251,7 +274,15 @@ def _pose_column(column: OneHotColumn, scene: Scene, without: Collection[str], f
         )
     columns = list(range(column.first, column.end))
     domain, counts, span = _read_values(column.name, columns, holding)
-    asked_of = _victims(holding.clients.values(), scene, further.notes)
+    if column.is_chosen:
+        further.notes.append(
+            f"nobody named a column, so {column.name} is asked for: of columns {_describe_kind(domain, span)} it is "
+            "told least by the other columns and the label; name another one by --sensitive NUMBER, or none by "
+            "--sensitive none"
+        )
+    asked_of = _victims(
+        holding.clients.values(), scene, further.notes, _MOST_UNNAMED if column.is_chosen else MOST_ASKED
+    )
     if not asked_of:
         raise DataError("--sensitive: no example is certain to belong to a client that took part")
     # Examples of one client stand together, in the order of `asked_of`.
@@ -286,6 +317,53 @@ def _pose_column(column: OneHotColumn, scene: Scene, without: Collection[str], f
             f"the attacker has no auxiliary examples, so no classifier guesses {column.name} from the other "
             "columns: an attack's success may come from these columns alone"
         )
+
+
+def _describe_kind(domain: NDArray[Any], span: NDArray[np.float64] | None) -> str:
+    """Say among which columns one was chosen."""
+    if span is not None:
+        return "of numbers"
+    return f"of two to {MOST_VALUES} values"
+
+
+def choose_column(holding: "Holding") -> OneHotColumn | None:
+    """Choose the column of a table that is asked for where nobody names one; ``None`` if there is none to choose.
+
+    It is that which the other columns and the label tell least, as by them a server guesses it without any update. If
+    there are columns of few values, it is one of these, and else a number. Only who holds what decides, and no attack.
+    """
+    from fedattack.attacks.coding import find_coding
+
+    if len(holding.shape) != 1 or not holding.complete or fields(holding.sample):
+        return None
+    x = np.stack([x for x, _ in holding.complete.values()]).astype(np.float64)
+    labels = np.array([label for _, label in holding.complete.values()], dtype=np.float64)
+    coding = find_coding(x)
+    if coding is None or len(coding.columns) > _MOST_COLUMNS or not np.isfinite(x).all():
+        return None
+    if holding.kind == "i":
+        labels = (labels[:, None] == np.unique(labels)).astype(np.float64)
+    told: dict[bool, dict[tuple[int, ...], float]] = {True: {}, False: {}}
+    for inputs in coding.columns:
+        _, counts = np.unique(x[:, inputs], axis=0, return_counts=True)
+        is_number = len(inputs) == 1 and len(counts) > MOST_VALUES
+        if len(counts) > 1 and (is_number or len(counts) <= MOST_VALUES) and counts.max() <= _MOST_ALIKE * len(x):
+            told[is_number][inputs] = _find_told(np.delete(x, inputs, axis=1), labels, x[:, inputs])
+    among = told[False] or told[True]
+    if not among:
+        return None
+    inputs = min(among, key=among.__getitem__)
+    column = _column(str(inputs[0] + 1) if len(inputs) == 1 else f"{inputs[0] + 1}-{inputs[-1] + 1}")
+    return replace(column, is_chosen=True)
+
+
+def _find_told(others: NDArray[Any], labels: NDArray[Any], wanted: NDArray[Any]) -> float:
+    """Return which share of the variance of columns (n, d) linear functions of other columns and the labels explain."""
+    known = np.column_stack([others, labels, np.ones(len(others))])
+    known = known / np.maximum(np.abs(known).max(axis=0), 1e-300)
+    solution, *_ = np.linalg.lstsq(known, wanted, rcond=None)
+    left = np.square(wanted - known @ solution).sum()
+    return 1 - float(left / np.square(wanted - wanted.mean(axis=0)).sum())
 
 
 def _read_values(
@@ -326,8 +404,8 @@ def find_nearest(grid: NDArray[Any], numbers: NDArray[Any]) -> NDArray[np.int64]
     return np.asarray(above - is_below)
 
 
-def _victims(clients: Iterable["Client"], scene: Scene, notes: list[str]) -> dict[str, list[bytes]]:
-    """Choose whose examples are asked for: clients of whom all are known; else a sample of each client's."""
+def _victims(clients: Iterable["Client"], scene: Scene, notes: list[str], most: int) -> dict[str, list[bytes]]:
+    """Choose whose examples are asked for, at most so many: clients of whom all are known; else a sample of each's."""
     from fedattack.apps.targets import even
 
     known: dict[str, list[bytes]] = {}
@@ -340,7 +418,7 @@ def _victims(clients: Iterable["Client"], scene: Scene, notes: list[str]) -> dic
             whole.append(client.name)
     chosen: dict[str, list[bytes]] = {}
     for name in sorted(whole, key=lambda name: len(known[name])):
-        if sum(map(len, chosen.values())) + len(known[name]) <= MOST_ASKED:
+        if sum(map(len, chosen.values())) + len(known[name]) <= most:
             chosen[name] = known[name]
     # All examples of enough clients: attacks that need all of them then apply.
     if len(chosen) >= min(len(known), _FEWEST_CLIENTS):
@@ -349,7 +427,7 @@ def _victims(clients: Iterable["Client"], scene: Scene, notes: list[str]) -> dic
     # A stream of its own, so that other draws of the seed do not move with it.
     rng = np.random.default_rng((scene.seed, 2))
     sample: dict[str, list[bytes]] = {}
-    shares = even([len(examples) for examples in known.values()], _MOST_SAMPLED)
+    shares = even([len(examples) for examples in known.values()], min(_MOST_SAMPLED, most))
     for (name, examples), count in zip(known.items(), shares, strict=True):
         sample[name] = [examples[index] for index in rng.permutation(len(examples))[:count]]
     notes.append("attacks ask about a sample of the clients' examples, so attacks that need all of them find less")

@@ -90,8 +90,16 @@ def read_sends(witnesses: Sequence[Witness], record: Record | None = None) -> Re
         sparse = find_sparse(record)
     if sparse is not None:
         # What is sent is entries of the arrays that witnesses miss.
+        flat = _find_vector_of(tables.values(), sparse, record)
         rows = tuple(row for row in rows if row["kind"] != KEPT)
-        return Reading(Sends(sparse=sparse), rows, notes=(_describe_sparse(sparse),))
+        notes = [_describe_sparse(sparse)]
+        if flat is not None:
+            notes.append(
+                f"the server sends its model as one vector, {short(flat.vector, 60)}, of as many numbers as the "
+                f"clients' model has: the attacker takes it for the {len(flat.names)} arrays of the model, one behind "
+                "the other"
+            )
+        return Reading(Sends(sparse=sparse, flat=flat), rows, notes=tuple(notes))
     if not tables:
         return Reading()
     if sends_generators(witnesses):
@@ -113,6 +121,24 @@ def read_sends(witnesses: Sequence[Witness], record: Record | None = None) -> Re
 def sends_generators(witnesses: Sequence[Witness]) -> bool:
     """Say whether clients were seen to send a generator, and to keep the model that takes examples."""
     return any(each.model is not None and each.model.why == GENERATOR for each in witnesses if each.node != SERVER)
+
+
+def _find_vector_of(
+    tables: Iterable[Sequence[SentArray]], sparse: ChangedEntries, record: Record | None
+) -> FlatVector | None:
+    """Say which arrays stand in the one vector whose entries are sent; ``None`` if these are not all of the model."""
+    common = next((round_.common for round_ in record or () if round_.common), None)
+    models = {tuple((array.of, array.shape) for array in table if array.kind == KEPT) for table in tables}
+    # All clients must have one model.
+    if common is None or len(sparse.into) != 1 or len(common) != 1 or len(models) != 1:
+        return None
+    missed = models.pop()
+    if len(missed) < 2:
+        return None
+    flat = FlatVector(sparse.into[0], tuple(name for name, _ in missed), tuple(shape for _, shape in missed))
+    if common[flat.vector].shape != (flat.size,):
+        return None
+    return flat
 
 
 def _describe_sparse(sparse: ChangedEntries) -> str:

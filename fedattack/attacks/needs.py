@@ -35,6 +35,8 @@ class Needs:
         answer messages of other kinds.
     sgd
         Whether it reads gradients out of updates, as only SGD leaves them there.
+    clipped
+        Whether gradients may be clipped and noised, as those of private SGD.
     server
         The one server whose record it reads; empty for any.
     remedy
@@ -50,6 +52,7 @@ class Needs:
     knowledge: tuple[str, ...]
     takes: tuple[str, ...] = ()
     sgd: bool = False
+    clipped: bool = False
     server: str = ""
     remedy: str = ""
     about: str = ""
@@ -124,7 +127,8 @@ class Needs:
         if not self.sgd or not optimizers or record.protocol == "fedsgd":
             return []
         # One client that trains by SGD is enough for the attack to read something.
-        if any(name.startswith("SGD") for name in optimizers):
+        readable = ("SGD", "private SGD") if self.clipped else ("SGD",)
+        if any(name.startswith(readable) for name in optimizers):
             return []
         names = short(", ".join(sorted(optimizers)), 80)
         what = f"it reads gradients from updates of SGD, but these clients train by {names}"

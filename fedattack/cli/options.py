@@ -143,7 +143,7 @@ Sensitive = Annotated[
     str | None,
     typer.Option(
         help="Infer a column of the model's input that the server does not have, such as 3, or sex=3-4; one of more "
-        "than 20 values is asked for as a number.",
+        "than 20 values is asked for as a number. By default one column of a table is chosen; none asks for none.",
         metavar="NUMBER",
         rich_help_panel=OF_APP,
     ),

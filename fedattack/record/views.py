@@ -221,7 +221,14 @@ class RecordView:
         """Return the model that a reply of indices and values makes of what was sent; ``None`` if it makes none."""
         if self.entries is None or received is None or stored is None:
             return None
-        return self.entries.put_into(received, stored, [self._rename(name) for name in self.entries.into])
+        names: list[str] = []
+        for name in self.entries.into:
+            # Indices count through the vector that is sent as through the arrays that stand in it.
+            if self.flat is not None and name == self.flat.vector:
+                names += self.flat.names
+            else:
+                names.append(name)
+        return self.entries.put_into(received, stored, [self._rename(name) for name in names])
 
     def _rename(self, name: str) -> str:
         return self.new_names.get(name, name)

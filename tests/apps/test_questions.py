@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -9,7 +10,7 @@ from sklearn.datasets import load_diabetes
 
 from fedattack.apps.auditing import list_trusted
 from fedattack.apps.holding import Client, Holding
-from fedattack.apps.questions import OneHotColumn, Questions, Scene, pose_further, read_groups
+from fedattack.apps.questions import OneHotColumn, Questions, Scene, choose_column, pose_further, read_groups
 from fedattack.apps.witnessing import witness_of
 from fedattack.attacks import read_knowledge
 from fedattack.audit.truth import read_truth
@@ -200,6 +201,70 @@ def test_a_column_that_cannot_be_asked_for_has_a_reason_and_the_rest_goes_on(tmp
     assert posed.knowledge.partial is None
     assert len(posed.knowledge.targets) == 300
     assert re.search(message, posed.reasons["partial"].what)
+
+
+def holding_of(x: np.ndarray, y: np.ndarray):
+    """Hold a table of nobody's in particular."""
+    examples = dict(enumerate(zip(x.astype(np.float32), y, strict=True)))
+    return SimpleNamespace(shape=x.shape[1:], complete=examples, kind=y.dtype.kind, sample=x)
+
+
+def mixed_table(count=400):
+    """Numbers, a constant, a column that follows from others, two of few values, of which one is told, and a group."""
+    rng = np.random.default_rng(0)
+    numbers = rng.normal(size=(count, 3))
+    told = numbers[:, 0] > 0
+    free = rng.random(count) < 0.4
+    group = np.eye(3)[rng.integers(3, size=count)] * 2 - 1
+    rare = np.arange(count) % 50 == 0
+    columns = [numbers, numbers[:, :1] + numbers[:, 1:2], np.ones((count, 1)), told, free, rare, group]
+    return np.column_stack(columns), (numbers[:, 1] + told > 0).astype(np.int64)
+
+
+def test_of_few_values_the_column_is_asked_for_that_the_others_tell_least():
+    x, y = mixed_table()
+    assert choose_column(holding_of(x, y)) == OneHotColumn("column 7", 6, 7, is_chosen=True)
+    # The same column is not chosen once a copy of it tells it, nor where hardly any example has the other value.
+    told = np.column_stack([x, x[:, 6] * 3 - 1])
+    assert choose_column(holding_of(told, y)) == OneHotColumn("columns 9-11", 8, 11, is_chosen=True)
+    # Of numbers: 1, 2 and 4 follow from each other.
+    assert choose_column(holding_of(x[:, :5], y)) == OneHotColumn("column 3", 2, 3, is_chosen=True)
+    # A label counts as a column that tells.
+    assert choose_column(holding_of(x[:, 5:7], x[:, 6].astype(np.int64))).first == 0
+
+
+def test_no_column_is_chosen_of_what_is_no_table():
+    rng = np.random.default_rng(0)
+    y = np.arange(30) % 2
+    assert choose_column(holding_of(rng.normal(size=(30, 1, 4, 4)), y)) is None
+    assert choose_column(holding_of(rng.normal(size=(30, 64)), y)) is None
+    assert choose_column(holding_of(np.ones((30, 3)), y)) is None
+    assert choose_column(holding_of(np.ones((0, 3)), y[:0])) is None
+
+
+def test_a_column_is_chosen_only_where_nobody_names_one():
+    asked = Questions.of_words(None, None, None, [])
+    assert asked.is_column_chosen
+    assert asked.column is None
+    none = Questions.of_words("none", None, None, [])
+    assert not none.is_column_chosen
+    assert none.column is None
+    assert not Questions.of_words("3", None, None, []).column.is_chosen
+    assert not Questions().is_column_chosen
+
+
+@pytest.mark.slow
+def test_the_chosen_column_is_asked_for_and_the_page_says_so(tmp_path):
+    data, evaluated = tables()
+    how = {"model": REGRESSION, "how": ONE_STEP, "rounds": 4, "share": 0.6}
+    asked = Questions(is_column_chosen=True)
+    _, attacked, found = audited(
+        tmp_path, data, evaluated, data, asked=asked, names=("aia", "attribute-baselines", "sia"), **how
+    )
+    assert "aia" in attacked.scored
+    assert found["aia.excess"].n == 108
+    (note,) = [note for note in read_run(tmp_path)["notes"] if "nobody named a column, so column 3 is asked" in note]
+    assert "--sensitive none" in note
 
 
 def test_a_column_is_not_asked_for_where_no_holder_is_certain():

@@ -126,6 +126,40 @@ def test_indices_and_values_are_read_as_the_server_puts_them_into_the_model(tmp_
     np.testing.assert_allclose(seen.arrays["w"], expected)
 
 
+def test_a_vector_of_the_server_s_is_the_model_whose_entries_are_sent(tmp_path):
+    """If it is as long as the arrays of the model that all clients were seen to train, and not else."""
+    draw, nodes = np.random.default_rng(0), [one.node for one in World.witnesses(10**6)[:3]]
+    common, replies = {"v": draw.normal(size=12)}, []
+    for _ in nodes:
+        replies.append({"at": draw.permutation(12)[:4], "by": draw.normal(size=4)})
+    after = common["v"].copy()
+    for reply in replies:
+        np.add.at(after, reply["at"], reply["by"] / 3)
+    writer = RecordWriter(tmp_path / "record")
+    writer.write(Exchange(1, common, [Reply(node, "ok", each, 5) for node, each in zip(nodes, replies, strict=True)]))
+    writer.write(Exchange(2, {"v": after}, []))
+    writer.close()
+    record = Record(tmp_path / "record")
+    table = (SentArray("at", (4,), "int64", "no floats"), SentArray("by", (4,), "float64", "not understood"))
+
+    def missing(name, *shape):
+        return SentArray(name, shape, "float32", "not sent", of=name)
+
+    whole = (*table, missing("w", 2, 5), missing("b", 2))
+    reading = read_sends(witnesses(whole, whole, whole), record)
+    flat = reading.known.flat
+    assert (flat.vector, flat.names, flat.shapes) == ("v", ("w", "b"), ((2, 5), (2,)))
+    assert "the attacker takes it for the 2 arrays of the model" in reading.notes[1]
+    seen = as_models(record, Knowledge(sends=reading.known)).rounds[0].observations[1]
+    expected = common["v"].copy()
+    expected[replies[1]["at"]] += replies[1]["by"]
+    np.testing.assert_allclose(seen.arrays["w"].reshape(-1), expected[:10])
+    np.testing.assert_allclose(seen.arrays["b"], expected[10:])
+    shorter, other = (*table, missing("w", 2, 5), missing("b", 1)), (*table, missing("w", 5, 2), missing("b", 2))
+    assert read_sends(witnesses(shorter, shorter, shorter), record).known.flat is None
+    assert read_sends(witnesses(whole, whole, other), record).known.flat is None
+
+
 def test_predictions_on_what_all_predict_are_read_as_those_of_fedmd(tmp_path):
     outputs = (SentArray("logits", (200, 10), "float32", "outputs of the model"), *sent("not sent"))
     seen, public = witnesses(outputs, outputs, outputs), tmp_path / "one.npz"

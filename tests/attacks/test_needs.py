@@ -45,9 +45,10 @@ def reasons_of(knowledge: Knowledge) -> dict[str, dict[str, Reason]]:
 
 def test_what_a_question_would_take_stands_with_what_the_attacker_does_not_know():
     found = reasons_of(Knowledge(model=MODEL, targets=TABLES, auxiliary=TABLES))
-    for name in ("ara", "aia"):
+    # Losses say which value fits, however clients train; gradients are read from steps that are known.
+    for name, lacks in (("ara", "how clients train or clients' examples"), ("aia", "clients' examples")):
         unknown = found[name][UNKNOWN]
-        assert unknown.what.startswith("the attacker does not know how clients train or clients' examples")
+        assert unknown.what.startswith(f"the attacker does not know {lacks}")
         assert unknown.remedy == "`fedattack audit APP --sensitive NUMBER`, a column of the model's input"
     assert found["prolin"][UNKNOWN].remedy.startswith("`fedattack audit APP --property CLASS`, of which")
     assert found["private-attribute"][UNKNOWN].remedy.endswith("which says which clients belong together")
@@ -138,6 +139,10 @@ def test_one_client_that_trains_by_sgd_is_enough_to_read_gradients():
     assert not needs.find_unread(Seen(), {"Adam", "SGD"})
     assert not needs.find_unread(Seen(protocol="fedsgd"), {"Adam"})
     assert not ATTACKS["sia"].needs.find_unread(Seen(), {"Adam"})
+    assert ATTACKS["ara"].needs.find_unread(Seen(), {"private SGD"})
+    # What is clipped is known up to a factor: labels are counted, and examples read off, if noise leaves them.
+    assert not ATTACKS["labels"].needs.find_unread(Seen(), {"private SGD"})
+    assert ATTACKS["labels"].needs.find_unread(Seen(), {"private Adam"})
 
 
 def test_an_attack_is_given_what_its_needs_name_and_nothing_that_is_not_known():

@@ -94,6 +94,23 @@ def test_indices_and_values_are_put_into_what_was_sent(tmp_path, step):
     assert [other.arrays for other in others] == [None, None, None]
 
 
+def test_indices_and_values_are_put_into_a_vector_that_is_seen_as_arrays(tmp_path):
+    draw = np.random.default_rng(0)
+    common = draw.normal(size=9).astype(np.float32)
+    sent = {"at": np.array([8, 0, 5]), "by": draw.normal(size=3).astype(np.float32)}
+    writer = RecordWriter(tmp_path / "r")
+    writer.write(Exchange(1, {"v": common}, [Reply("n0", "ok", sent, 4)]))
+    writer.close()
+    flat = FlatVector("v", ("w", "b", "s"), ((2, 3), (2,), (1,)))
+    seen = Record(tmp_path / "r").read_as((), None, entries=ChangedEntries("at", "by", ("v",), 1.0), flat=flat)
+    (reply,) = seen.rename({"w": "head.w"}).rounds[0].observations
+    expected = common.copy()
+    expected[sent["at"]] += sent["by"]
+    assert [*reply.arrays] == [*reply.received] == ["head.w", "b", "s"]
+    np.testing.assert_allclose(np.concatenate([array.reshape(-1) for array in reply.arrays.values()]), expected)
+    np.testing.assert_array_equal(reply.received["b"], common[6:8])
+
+
 def test_a_record_may_be_read_as_one_of_another_protocol(record):
     seen = record.read_as((), None, protocol="fedmd")
     assert (seen.protocol, record.protocol) == ("fedmd", "fedavg")

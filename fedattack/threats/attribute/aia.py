@@ -77,7 +77,7 @@ class ModelBased(Attack):
     found = FilledInByModels
     knows: ClassVar[tuple[str, ...]] = (
         "the model's architecture and loss",
-        "how clients train: learning rate, epochs, batch size",
+        "for least squares, how clients train: learning rate, epochs, batch size",
         "clients' examples and labels except one attribute, its possible values, and whose they are",
     )
 
@@ -106,7 +106,9 @@ class ModelBased(Attack):
                 "does"
             )
         final = _last_state(record)
-        fill_in = _choose_way(model, linear, messages, seen.training)
+        fill_in = _choose_way(model, linear, messages, seen.knowledge.training)
+        if linear is not None and not isinstance(fill_in, ByEstimates):
+            seen.notes.append("it is not known that clients train by SGD, so no least-squares problem is decoded")
         answers = _Decisions(model, fill_in, np.random.default_rng(seen.seed))
         if final is not None:
             answers.losses[0] = model.losses([final], np.arange(len(partial)))[0]
@@ -142,10 +144,13 @@ class ModelBased(Attack):
 
 
 def _choose_way(
-    model: AttributeModel, linear: LinearAttribute | None, messages: Mapping[str, ClientMessages], training: LocalSGD
+    model: AttributeModel,
+    linear: LinearAttribute | None,
+    messages: Mapping[str, ClientMessages],
+    training: LocalSGD | None,
 ) -> FillIn:
-    """Return Algorithm 3 where the model and the attribute are as it needs them, else Algorithm 4."""
-    if linear is None:
+    """Return Algorithm 3 where the model, the attribute and training are as it needs them, else Algorithm 4."""
+    if linear is None or training is None or training.optimizer != "SGD":
         return ByLoss(model)
     return ByEstimates(model, linear, dict(fit_maps(messages.values())), training)
 

@@ -62,7 +62,7 @@ class NumbersOfColumn(Attack):
     found = EstimatedNumbers
     knows: ClassVar[tuple[str, ...]] = (
         "the model's architecture and loss",
-        "how clients train: learning rate, epochs, batch size",
+        "for gradients, how clients train: learning rate, epochs, batch size",
         "clients' examples and labels except one column, its least and largest number, and whose they are",
     )
 
@@ -95,7 +95,18 @@ class NumbersOfColumn(Attack):
         )
 
     def _match_gradients(self, seen: Seen, partial: PartialRecords, span: Floats) -> dict[str, Floats]:
-        """Match gradients by a mixture of the least and the largest number, which is any number between these."""
+        """Match gradients by a mixture of the least and the largest number, which is any number between these.
+
+        Raises
+        ------
+        NeedsError
+            If updates hold no gradients that are known.
+        """
+        training = seen.knowledge.training
+        if training is None:
+            raise NeedsError("it is not known how clients train")
+        if training.optimizer != "SGD":
+            raise NeedsError(f"clients train by {training.optimizer}, and gradients are read from updates of SGD")
         ends = replace(partial, domain=span.astype(np.float32)[:, None], names=("least", "largest"), prior=None)
         options = GradientMatchingOptions(**self.options.model_dump())
         knowledge = replace(seen.knowledge, partial=ends)

@@ -25,6 +25,9 @@ _NEEDS = Needs(
 
 _OF_VALUES = replace(_NEEDS, about="a column of few values")
 
+# Losses under clients' models say which value fits, however these were trained.
+_BY_MODELS = replace(_NEEDS, knowledge=("model", "partial"), sgd=False)
+
 
 class ModelBasedOptions(MemoryOptions):
     """How much memory the models of all clients may take; of longer runs the last rounds are used."""
@@ -32,7 +35,7 @@ class ModelBasedOptions(MemoryOptions):
     name = "aia"
     title = "Model-based attribute inference"
     paper = "Driouich et al. 2022, A novel model-based attribute inference attack, Section 4"
-    needs = _OF_VALUES
+    needs = replace(_BY_MODELS, about="a column of few values")
 
 
 class GradientMatchingOptions(WorkersOptions, MemoryOptions):
@@ -66,7 +69,7 @@ class NumberOptions(WorkersOptions, MemoryOptions):
     name = "attribute-number"
     title = "A column of numbers, by the models of clients and by gradient matching"
     paper = "Diana et al. 2024, Attribute inference attacks for federated regression tasks, Section 4"
-    needs = replace(_NEEDS, about="a column of more values, as a number")
+    needs = replace(_BY_MODELS, about="a column of more values, as a number")
     in_apps = InApps(options={"restarts": 1})
 
     updates: str = setting(

@@ -17,6 +17,7 @@ class ExactOptions(Options):
         knowledge=("layers",),
         takes=("rounds", "clients", "models"),
         sgd=True,
+        clipped=True,
         about="models that begin with a fully connected layer that clients train",
     )
     in_apps = InApps(place=3, reads_steps=True)

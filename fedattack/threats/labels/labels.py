@@ -36,12 +36,14 @@ from fedattack.record.format import Arrays
 from fedattack.threats.labels.options import LabelsOptions
 from fedattack.threats.labels.rules import (
     apply_llg,
+    correct_together,
     count_lowest,
     find_terms,
     give_labels,
     mean_shares,
     round_counts,
     solve_shares,
+    weigh_llg,
 )
 from fedattack.threats.labels.sums import separate
 
@@ -49,6 +51,9 @@ Floats = NDArray[np.float64]
 
 RULES = ("solved", "llg-plus", "llg", "idlg")
 """What counts, the best first: that which can be applied counts for the headline."""
+
+# Models between start and end that are looked at where it is not known how clients train.
+_BETWEEN = (0.0, 0.5, 1.0)
 
 # Gradients of examples that are compared with each other: of those that the attacker has, and of made ones.
 _MOST_ROWS = 1_500
@@ -98,7 +103,8 @@ class LabelCounting(Attack):
 
     The rules are, as far as what they need is known:
 
-    - ``solved``: the mixture of labels that gives this gradient;
+    - ``solved``: the mixture of labels that gives this gradient; from drawn inputs, or where nothing shows what enters
+      the layer, what the gradient of the bias says of it, and what LLG says the more clients differ;
     - ``llg-plus``: LLG with impact and offset, from the attacker's examples (LLG+) or from drawn inputs (LLG*);
     - ``llg``: LLG from the update alone;
     - ``idlg``: labels taken one after another where the gradient of the bias is lowest.
@@ -146,8 +152,10 @@ class LabelCounting(Attack):
         updates: list[_Update] = []
         counted: list[dict[str, Floats]] = []
         for done, round_ in enumerate(record):
-            for update in _read_updates(round_, chosen.get(round_.seq, set()), estimator, notes):
-                shares = estimator.count(update)
+            of_round = list(_read_updates(round_, chosen.get(round_.seq, set()), estimator, notes))
+            common = estimator.find_common(of_round)
+            for update in of_round:
+                shares = estimator.count(update, common)
                 if shares:
                     updates.append(update)
                     counted.append(shares)
@@ -192,6 +200,8 @@ def _count_of_clients(
     counts = np.full((len(rules), len(nodes), estimator.last.classes), np.nan)
     for index, rule in enumerate(rules):
         shares = separate(weights, np.stack([of_update[rule] for of_update in counted]))
+        if rule == RULES[0] and estimator.labels is None and seen.record.view == "individual" and (sizes > 0).sum() > 1:
+            shares[sizes > 0] = correct_together(shares[sizes > 0], estimator.prior)
         for client in np.flatnonzero(sizes):
             counts[index, client] = round_counts(shares[client], int(sizes[client]))
     taking_part = weights[:, sizes > 0]
@@ -256,9 +266,10 @@ class _Estimator:
         if gradients:
             training = None
         elif training is None:
-            notes.append(
-                "it is not known how clients train, so the length of a step is unknown: only the rule LLG is used"
-            )
+            used = "only the rule LLG is used"
+            if labels is not None:
+                used = "iDLG and LLG with both terms are not used"
+            notes.append(f"it is not known how clients train, so the length of a step is unknown: {used}")
         return cls(model, last, asked, x, labels, prior, training, gradients)
 
     def weigh(self, update: _Update) -> dict[str, float]:
@@ -269,8 +280,18 @@ class _Estimator:
         total = sum(weights.values())
         return {node: weight / total for node, weight in weights.items()}
 
-    def count(self, update: _Update) -> dict[str, Floats]:
-        """Return by rule the shares of the labels (classes,) in an update; nothing if the update is zero."""
+    def find_common(self, updates: Sequence[_Update]) -> Floats | None:
+        """Return the mean gradient of the bias (classes,) in the updates of a round; ``None`` if it says nothing."""
+        alike = [update for update in updates if update.is_common]
+        if self.last.bias is None or len(alike) < 2:
+            return None
+        return np.asarray(np.mean([self._gradient(update)[0][:, -1] for update in alike], axis=0))
+
+    def count(self, update: _Update, common: Floats | None) -> dict[str, Floats]:
+        """Return by rule the shares of the labels (classes,) in an update; nothing if the update is zero.
+
+        ``common`` is as :meth:`find_common` returns it.
+        """
         gradient, is_scaled = self._gradient(update)
         if not gradient.any():
             return {}
@@ -282,21 +303,53 @@ class _Estimator:
         if is_scaled:
             counts["idlg"] = count_lowest(gradient, examples, has_bias=self.last.bias is not None)
         shares = {rule: count / examples for rule, count in counts.items()}
-        path = self._path(update) if is_scaled else []
-        if path:
+        path = self._path(update)
+        if path and is_scaled:
             impact, offset = find_terms(path[0], self.labels, examples)
             shares["llg-plus"] = apply_llg(sums, examples, impact, offset) / examples
-            # Of more examples there is no time to compare all gradients.
-            if self.labels is None or len(give_labels(self.labels, len(self.labels), len(sums))[0]) > _MOST_ROWS:
-                solved = mean_shares(path, gradient, shares["llg"])
-            else:
-                solved = solve_shares(path, self.labels, gradient)
-            if self.training is not None and self.training.epochs > 1:
-                # By a second pass clients know their own examples better than models between start and end know
-                # others. LLG asks no model; its errors are of another kind.
-                solved = (solved + shares["llg"]) / 2
-            shares["solved"] = solved
+        is_compared = is_scaled and common is not None
+        if is_compared or (path and (is_scaled or self.labels is not None)):
+            shares["solved"] = self._solve(update, gradient, common, path, shares)
         return shares
+
+    def _solve(
+        self,
+        update: _Update,
+        gradient: Floats,
+        common: Floats | None,
+        path: Sequence[Outputs],
+        shares: Mapping[str, Floats],
+    ) -> Floats:
+        """Solve for the shares of the labels, as far as anything is known of what enters the layer."""
+        labels, llg = self.labels, shares["llg"]
+        if "idlg" not in shares:
+            return solve_shares(path, labels, gradient, is_scaled=False)
+        # Where nothing tells how much clients differ, LLG counts half, and what drawn inputs do not tell is by LLG.
+        weight, other = 0.5, llg
+        if common is not None:
+            weight = weigh_llg(gradient[:, -1], common, self._find_travelled(update))
+            other = weight * llg + (1 - weight) * shares["idlg"]
+        if not path:
+            return other
+        # Of more examples there is no time to compare all gradients.
+        if labels is None or len(give_labels(labels, len(labels), len(gradient))[0]) > _MOST_ROWS:
+            solved = mean_shares(path, gradient, other)
+        else:
+            solved = solve_shares(path, labels, gradient)
+        if self.training is not None and self.training.epochs > 1:
+            # By a second pass clients know their own examples better than models between start and end know
+            # others. LLG asks no model; its errors are of another kind.
+            solved = (1 - weight) * solved + weight * llg
+        return solved
+
+    def _find_travelled(self, update: _Update) -> float:
+        """Return the learning rate times steps, on average over the update's examples; 0 of a gradient."""
+        if self.training is None:
+            return 0.0
+        reach = 0.0
+        for size in update.sizes.values():
+            reach += size / update.examples * self.training.reach(size)
+        return self.training.lr * reach
 
     def _gradient(self, update: _Update) -> tuple[Floats, bool]:
         """Return the mean gradient of the last layer, and whether its length is known."""
@@ -305,17 +358,17 @@ class _Estimator:
         start, end = self.last.join(update.start), self.last.join(update.sent)
         if self.training is None:
             return start - end, False
-        reach = 0.0
-        for size in update.sizes.values():
-            reach += size / update.examples * self.training.reach(size)
         # Weight decay moves clients, too, in proportion to the weights on the way, for which their middle stands.
         decay = self.training.weight_decay * (start + end) / 2
-        return (start - end) / (self.training.lr * reach) - decay, True
+        return (start - end) / self._find_travelled(update) - decay, True
 
     def _path(self, update: _Update) -> list[Outputs]:
         """Compute the attacker's examples at models between start and end; nothing where that cannot be done."""
         path = []
-        for share in list_shares(self.training, max(update.sizes.values())):
+        shares = list_shares(self.training, max(update.sizes.values()))
+        if self.training is None and not self.gradients:
+            shares = list(_BETWEEN)
+        for share in shares:
             outputs = self._compute(update, share)
             if outputs is not None and is_finite([outputs.softmax, outputs.inputs]):
                 path.append(outputs)

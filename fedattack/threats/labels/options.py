@@ -17,6 +17,7 @@ class LabelsOptions(Options):
         knowledge=("layers",),
         takes=("rounds", "clients", "frozen", "structures"),
         sgd=True,
+        clipped=True,
         about="classifiers that end in a linear layer, trained by a cross-entropy",
     )
     in_apps = InApps(place=3, reads_steps=True, reads_all=True)

@@ -70,6 +70,19 @@ def test_decisions_under_the_local_optimum_are_those_of_algorithm_3_by_hand():
         start += len(x)
 
 
+@pytest.mark.parametrize("how", [None, LocalSGD(1, 0, 0.1, optimizer="Adam")])
+def test_whoever_trains_otherwise_than_by_known_sgd_is_asked_by_losses(how, tmp_path):
+    data = tables(noise=0.05)
+    folder = write_attribute_run(tmp_path, data)
+    known = replace(read_knowledge(folder / "knowledge"), training=how)
+    scores = AIA.run(Record(folder / "record"), known, device="cpu")
+    assert any("no least-squares problem is decoded" in note for note in scores.notes)
+    assert {facts["how"] for facts in scores.facts["clients"]} <= {"last returned", "extrapolated"}
+    # The value with the smallest loss under the last returned model, as with known training.
+    whole = attack(folder)
+    np.testing.assert_array_equal(scores.arrays["losses"][LAST], whole.arrays["losses"][LAST])
+
+
 @pytest.mark.parametrize("share", [0.5, 1.0])
 @pytest.mark.slow
 def test_a_hundred_unknowns_are_decoded_from_messages_in_float32(share):

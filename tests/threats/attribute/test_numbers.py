@@ -54,6 +54,18 @@ def test_where_labels_follow_from_the_columns_each_number_is_told_to_a_step_of_t
         assert np.abs(estimates - numbers).max() <= step, method
 
 
+@pytest.mark.parametrize(
+    ("how", "note"),
+    [(None, "it is not known how clients train"), (LocalSGD(1, 0, 0.1, optimizer="Adam"), "clients train by Adam")],
+)
+def test_without_known_sgd_models_tell_numbers_and_gradients_are_not_matched(how, note, folder):
+    known = replace(read_knowledge(folder / "knowledge"), training=how)
+    scores = ATTACKS["attribute-number"].run(Record(folder / "record"), known, device="cpu")
+    found = scores.as_found(EstimatedNumbers)
+    assert found.methods == ("global", "last-returned", MAIN)
+    assert any(f"gradients were not matched: {note}" in said for said in scores.notes)
+
+
 @pytest.mark.slow
 def test_numbers_of_patients_are_not_told_where_imputation_tells_more(tmp_path):
     """The bundled diabetes table: the BMI follows from public examples better than from models of twelve patients."""

@@ -68,10 +68,31 @@ def test_drawn_inputs_stand_for_examples(tmp_path):
     assert errors(folder)["solved"] <= 2
 
 
-def test_without_knowing_how_clients_train_llg_alone_counts(tmp_path):
-    scores = attacked(write_digits_run(tmp_path, protocol="fedavg", knows_training=False))
-    assert scores.facts["rules"] == ["llg"]
+def test_without_knowing_how_clients_train_labels_are_solved_up_to_a_factor(tmp_path):
+    folder = write_digits_run(tmp_path, protocol="fedavg", knows_training=False)
+    scores = attacked(folder)
+    assert scores.facts["rules"] == ["solved", "llg"]
     assert any("not known how clients train" in note for note in scores.notes)
+    found = errors(folder)
+    assert found["solved"] < found["llg"]
+
+
+def test_without_examples_and_without_knowing_how_clients_train_llg_alone_counts(tmp_path):
+    scores = attacked(write_digits_run(tmp_path, protocol="fedavg", knows_training=False, auxiliary=0))
+    assert scores.facts["rules"] == ["llg"]
+    assert any("only the rule LLG is used" in note for note in scores.notes)
+
+
+@pytest.mark.parametrize("auxiliary", [0, 200])
+def test_of_clients_whose_labels_are_alike_more_is_right_than_by_the_prior(auxiliary, tmp_path):
+    """Clients of several epochs that draw labels alike leave hardly any gradient, of which LLG makes noise."""
+    folder = write_digits_run(
+        tmp_path, protocol="fedavg", epochs=2, alpha=300, each=120, auxiliary=auxiliary, rounds=2, seed=4
+    )
+    scores, truth = attacked(folder), read_truth(folder / "truth")
+    guess = np.abs(scores.arrays["prior"] * truth.counts.sum(axis=1, keepdims=True) - truth.counts).mean()
+    found = errors(folder)
+    assert found["solved"] < guess < found["llg"]
 
 
 @pytest.mark.parametrize("training", [LocalSGD(2, 4, 0.1), LocalSGD(3, 0, 0.1, momentum=0.9)])

@@ -13,6 +13,7 @@ from fedattack.learning import build_model, full_gradient
 from fedattack.threats.labels.rules import (
     MADE,
     apply_llg,
+    correct_together,
     find_terms,
     fit_mixture,
     give_labels,
@@ -20,6 +21,7 @@ from fedattack.threats.labels.rules import (
     restore_labels,
     round_counts,
     solve_shares,
+    weigh_llg,
 )
 from fedattack.threats.labels.sums import project_to_shares, separate
 from tests.worlds.attacked import state
@@ -123,6 +125,53 @@ def test_a_mixture_is_fitted_as_the_best_of_a_grid():
     grid = [point for point in itertools.product(np.linspace(0, 1, 101), repeat=3) if abs(sum(point) - 1) < 1e-9]
     best = min(grid, key=lambda point: np.linalg.norm(columns @ point - wanted))
     np.testing.assert_allclose(fit_mixture(columns, wanted), best, atol=0.011)
+
+
+def test_a_mixture_that_is_known_up_to_a_factor_is_fitted_as_the_best_of_all_factors():
+    draw = np.random.default_rng(1)
+    columns, true = draw.normal(size=(6, 3)), np.array([0.5, 0.0, 0.5])
+    for factor in (0.01, 1.0, 100.0):
+        np.testing.assert_allclose(fit_mixture(columns, factor * columns @ true, is_scaled=False), true, atol=1e-9)
+    wanted = columns @ true + 0.3 * draw.normal(size=6)
+    factors = np.linspace(0.01, 2, 200)
+    best = min(
+        (point for point in itertools.product(np.linspace(0, 1, 51), repeat=3) if abs(sum(point) - 1) < 1e-9),
+        key=lambda point: min(np.linalg.norm(factor * columns @ point - wanted) for factor in factors),
+    )
+    np.testing.assert_allclose(fit_mixture(columns, wanted, is_scaled=False), best, atol=0.021)
+    # Nothing points there: no label is likelier than the others.
+    assert fit_mixture(np.ones((2, 4)), -np.ones(2), is_scaled=False).tolist() == [0.25] * 4
+
+
+def test_the_length_of_a_gradient_does_not_matter_where_it_is_not_known():
+    model = network()
+    last = find_last_layer(model)
+    seen = compute_outputs(model, last, state(model), X[:300])
+    (gradient,) = gradients(model, [np.arange(300, 360)])
+    whole = last.join(gradient)
+    shares = [solve_shares([seen], Y[:300], factor * whole, is_scaled=False) for factor in (1.0, 7.0)]
+    np.testing.assert_allclose(*shares, atol=1e-6)
+    assert np.abs(shares[0] * 60 - np.bincount(Y[300:360], minlength=10)).mean() < 0.5
+
+
+def test_llg_counts_the_more_clients_differ_and_the_further_they_went():
+    """By hand: gradients of two labels that differ by 0.4 from the mean count half."""
+    zero, moved = np.zeros(2), np.array([0.4, -0.4])
+    assert weigh_llg(moved, zero, 0.0) == pytest.approx(0.5)
+    assert weigh_llg(moved + 3, zero + 3, 0.0) == pytest.approx(0.5)
+    assert weigh_llg(moved / 3, zero, 1.0) == pytest.approx(0.5)
+    assert weigh_llg(moved / 2, zero, 0.0) == pytest.approx(1 / 65)
+    assert weigh_llg(zero, zero, 9.0) == 0
+
+
+def test_what_is_wrong_with_all_clients_alike_is_taken_out():
+    """The same error of all clients goes; that of clients who differ as much stays, as it may be no error."""
+    prior = np.full(4, 0.25)
+    error = np.array([0.1, -0.1, 0.05, -0.05])
+    alike = prior + error + 1e-4 * np.array([[1, -1, 0, 0], [-1, 1, 0, 0], [0, 0, 1, -1], [0, 0, -1, 1]])
+    np.testing.assert_allclose(correct_together(alike, prior), alike - error, atol=1e-4)
+    unlike = np.array([[0.9, 0.1, 0, 0], [0, 0.8, 0.2, 0]])
+    np.testing.assert_allclose(correct_together(unlike, prior), unlike)
 
 
 @pytest.mark.parametrize("labels_known", [True, False])
