@@ -146,6 +146,8 @@ class Interview:
             return self.plant_predictions(say)
         if self._request["inverted"]:
             return self.invert()
+        if self._request["sequences"]:
+            return self.read_sequences()
         if len(self.auxiliary[1]):
             return self.play(say)
         return self.hold(say)
@@ -408,6 +410,18 @@ class Interview:
         seconds = time.process_time() - began
         scores = Scores.of("inversion", found, notes, seconds)
         scores.save(Path(self._request["inverted"]))
+        return {"notes": np.array(notes, dtype=np.str_)}
+
+    def read_sequences(self) -> dict[str, NDArray[Any]]:
+        """Read sequences of tokens off updates, write the scores, and return ``notes`` on them."""
+        # It imports what searches, which no other question needs.
+        from fedattack.apps.sequencing import read_sequences
+
+        began = time.process_time()
+        knowledge = read_knowledge(Path(self._request["knowledge"]))
+        found, notes = read_sequences(self._record, knowledge, (self._x, self._y), self._play_step)
+        scores = Scores.of("dager", found, notes, time.process_time() - began)
+        scores.save(Path(self._request["sequences"]))
         return {"notes": np.array(notes, dtype=np.str_)}
 
     def _play_step(self, weights: Arrays, node: str) -> Player:

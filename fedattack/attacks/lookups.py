@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fedattack.attacks.knowledge import Knowledge
+from fedattack.attacks.roles import find_words
 from fedattack.attacks.tables import TokenTable, list_ids, tables_of
 from fedattack.base.errors import FedAttackError
 from fedattack.base.structured import MASK, fields, leaves_of
@@ -106,6 +107,8 @@ def trained_sequences(
 ) -> Mapping[str, NDArray[Any]] | None:
     """Return the sequences of ids of each client's examples, of which ``examples`` are as for :func:`used_rows`.
 
+    Where the attacker can build no model, ids are those of the table of words that the gradients of examples showed.
+
     Returns
     -------
     dict or None
@@ -113,22 +116,26 @@ def trained_sequences(
         (sequences,), and ``whole`` (clients,), the clients that are spoken of. ``None`` where examples hold no ids that
         a table of the model takes.
     """
-    model = None
+    model, place = None, ""
     try:
         if knowledge.model is not None:
             model = knowledge.model.build()
+        else:
+            place = find_words(knowledge.roles).ids
     except FedAttackError:
         return None
     tokens: list[NDArray[np.int64]] = []
     owners: list[str] = []
     whole: list[str] = []
     for client, x in examples:
-        if model is None or not len(x):
+        if not len(x):
             return None
-        ids_at = find_ids(model, x)
-        if ids_at is None:
-            return None
-        ids = leaves_of(x)[ids_at[0]]
+        if model is not None:
+            ids_at = find_ids(model, x)
+            if ids_at is None:
+                return None
+            place = ids_at[0]
+        ids = leaves_of(x)[place]
         masks = _mask_of(x)
         whole.append(client)
         for row in range(len(ids)):

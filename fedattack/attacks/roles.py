@@ -3,6 +3,7 @@
 Whoever has the gradients of a few single examples sees what each array does:
 
 - a *table*: some rows move, and which ones depends on the example and not on the weights;
+- *positions*: as many rows move as the example is long, from the first one on;
 - a *linear layer*: the gradient is the outer product of two vectors, of which one is the gradient of the bias. The
   other one is what enters the layer. If that is the example itself, scaled or not, it is the *first layer*;
 - a *head*: the gradient tells the label, by its sign or by the row that moves;
@@ -21,15 +22,16 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from fedattack.base.errors import short
+from fedattack.base.errors import NeedsError, short
 from fedattack.base.stored import Name, Number
 from fedattack.base.structured import LABELS, MASK, SEPARATOR, leaves_of
 
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 
-TABLE, FIRST, LINEAR, HEAD, PROJECTION, NORM, OTHER = (
+TABLE, POSITIONS, FIRST, LINEAR, HEAD, PROJECTION, NORM, OTHER = (
     "table",
+    "positions",
     "first layer",
     "linear layer",
     "head",
@@ -38,6 +40,9 @@ TABLE, FIRST, LINEAR, HEAD, PROJECTION, NORM, OTHER = (
     "other",
 )
 """What an array may be to the examples."""
+
+BY_GRADIENTS = "by the gradients of single examples"
+"""How it begins what is said of arrays whose roles are known."""
 
 FEWEST = 10
 """Rows of the smallest table: of fewer, hardly any client leaves one out."""
@@ -111,6 +116,8 @@ class ArrayRole:
         Whether a neuron of the layer is a column of the array.
     is_tied
         Whether an output layer shares a table.
+    ids
+        The place in examples whose ids are the rows of a table; empty where nothing shows one.
     is_softmax
         Whether the gradients of a head's outputs add up to 0, as those of a softmax's cross-entropy do.
     is_relu
@@ -129,6 +136,7 @@ class ArrayRole:
     bias: Name = ""
     is_transposed: bool = False
     is_tied: bool = False
+    ids: Name = ""
     is_softmax: bool = False
     is_relu: bool = False
     scale: Annotated[tuple[float, ...], Field(min_length=1)] = (1.0,)
@@ -205,6 +213,22 @@ def find_head(roles: Sequence[ArrayRole]) -> ArrayRole | None:
         if role.kind == HEAD and role.is_softmax and not role.is_bias and len(role.shape) == 2:
             return role
     return None
+
+
+def find_words(roles: Sequence[ArrayRole]) -> ArrayRole:
+    """Return the table of tokens of a model with attention.
+
+    Raises
+    ------
+    NeedsError
+        If no array is a table of the ids in the examples, or none are projections of attention.
+    """
+    tables = [role for role in roles if role.kind == TABLE and role.ids]
+    if not tables:
+        raise NeedsError(f"{BY_GRADIENTS}, no array is a table whose rows are the ids in the examples")
+    if not any(role.kind == PROJECTION for role in roles):
+        raise NeedsError(f"{BY_GRADIENTS}, no arrays are projections of attention")
+    return max(tables, key=lambda role: role.shape[0])
 
 
 def _list_shapes(probes: Sequence[Probe], names: Sequence[str]) -> dict[str, tuple[int, ...]]:
@@ -608,7 +632,7 @@ def _find_tables(
     y: NDArray[Any],
     found: Sequence[Mapping[str, Sequence[ArrayRole]]],
 ) -> Iterator[ArrayRole]:
-    """Yield the arrays of which some rows move, and which ones depends on the example and not on the weights."""
+    """Yield tables and positions: some rows move, and which ones depends on the example and not on the weights."""
     for name in probes[0].touched:
         # A bias is a vector, and what tells labels by its rows is no table.
         kinds = {role.kind for of_probe in found for role in of_probe.get(name, ())}
@@ -623,16 +647,34 @@ def _find_tables(
         patterns = np.unique(touched[0][moved], axis=0)
         share = float(np.median(touched[0][moved].mean(axis=1)))
         is_same = len(touched) > 1 and all(_move_alike(touched[0], other) for other in touched[1:])
+        if is_same and not ids and _are_positions(touched[0][moved], x):
+            evidence = (
+                f"rows move one after the other, as many as the example is long: up to {touched[0].sum(axis=1).max()}"
+            )
+            yield ArrayRole(name, shapes[name], POSITIONS, evidence)
+            continue
         if len(patterns) > 1 and (ids or (is_same and share <= _ALONE)):
             said = ids and f"the rows that move are those that examples name in {ids}"
             by_weights = "which rows move depends on the example, and not on the weights"
             evidence = said or f"{by_weights}: {share:.0%} of {rows:,} rows in the middle"
-            yield ArrayRole(name, shapes[name], TABLE, evidence)
-        elif _is_tied(probes[0].gradients.get(name), x, rows):
+            yield ArrayRole(name, shapes[name], TABLE, evidence, ids=ids)
+        elif place := _find_tied(probes[0].gradients.get(name), x, rows):
             evidence = (
                 "the rows that examples name and all others, which a shared output moves, move in different directions"
             )
-            yield ArrayRole(name, shapes[name], TABLE, evidence, is_tied=True)
+            yield ArrayRole(name, shapes[name], TABLE, evidence, is_tied=True, ids=place)
+
+
+def _are_positions(touched: Flags, x: NDArray[Any]) -> bool:
+    """Say whether rows move one after the other, from the same one on, as many as examples are long."""
+    counts, starts = touched.sum(axis=1), touched.argmax(axis=1)
+    rows = np.arange(touched.shape[1])
+    run = (rows >= starts[:, None]) & (rows < (starts + counts)[:, None])
+    if (starts != starts[0]).any() or (touched != run).any() or counts.max() < 2:
+        return False
+    longest = [ids.shape[1] for _, ids in _list_ids(x) if ids.ndim == 2]
+    # Of examples of one length each has to move that many.
+    return any(counts.max() == most or (counts.max() < most and len(np.unique(counts)) > 1) for most in longest)
 
 
 def _move_alike(touched: Flags, others: Flags) -> bool:
@@ -668,14 +710,15 @@ def _list_ids(x: NDArray[Any]) -> Iterator[tuple[str, NDArray[Any]]]:
             yield place, leaf
 
 
-def _is_tied(gradient: NDArray[Any] | None, x: NDArray[Any], rows: int) -> bool:
-    """Say whether the rows that examples name stick out of the span of the others, as where a layer shares a table.
+def _find_tied(gradient: NDArray[Any] | None, x: NDArray[Any], rows: int) -> str:
+    """Return the place in examples whose rows stick out of the span of the others, as where a layer shares a table.
 
-    All rows move by what enters the shared output, in few directions; those that are looked up move aside as well.
+    It is empty if there is none. All rows move by what enters the shared output, in few directions; those that are
+    looked up move aside as well.
     """
     if gradient is None or gradient.ndim != 3:
-        return False
-    for _, ids in _list_ids(x):
+        return ""
+    for place, ids in _list_ids(x):
         if ids.max() >= rows:
             continue
         apart = []
@@ -683,9 +726,9 @@ def _is_tied(gradient: NDArray[Any] | None, x: NDArray[Any], rows: int) -> bool:
             named = np.unique(own).astype(np.int64)
             span = _span_of(np.delete(moved, named, axis=0))
             if span.shape[1] >= moved.shape[1]:
-                return False
+                return ""
             aside = moved[named] - moved[named] @ span @ span.T
             apart.append(np.linalg.norm(aside) > _ROUNDING * np.linalg.norm(moved[named]))
         if apart and all(apart):
-            return True
-    return False
+            return place
+    return ""

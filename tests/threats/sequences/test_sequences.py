@@ -16,7 +16,7 @@ from fedattack.record import Record
 from fedattack.report.section import show_table
 from fedattack.threats.sequences import tables
 from fedattack.threats.sequences.judge import _match_parts, bits_of_sequences
-from fedattack.threats.sequences.layers import InputReader, choose_entries
+from fedattack.threats.sequences.layers import ModelReader, choose_entries
 from fedattack.threats.sequences.search import Puzzle, build_forward, search_whole
 from fedattack.threats.sequences.section import _count_exposed
 from fedattack.threats.sequences.spans import Span, span_of
@@ -215,7 +215,7 @@ def test_chance_comes_as_near_as_the_limit_says():
 def test_the_two_attention_layers_are_found_by_what_enters_them(kind, layers, looks_ahead, by_place):
     pytest.importorskip("transformers")
     model = known(kind).build()
-    reader = InputReader.of(model, texts(2, np.random.default_rng(0))[0])
+    reader = ModelReader.of(model, texts(2, np.random.default_rng(0))[0])
     first, second = choose_entries(model, reader.entries(), {name for name, _ in model.named_parameters()})
     assert (first.module, second.module) == layers
     assert (second.looks_ahead, first.by_place) == (looks_ahead, by_place)
