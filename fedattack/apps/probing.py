@@ -4,7 +4,7 @@ This runs in the process of :mod:`fedattack.apps.answering`, beside a copy of th
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -286,7 +286,7 @@ def _probe(player: Player, weights: Arrays, x: NDArray[Any], y: NDArray[Any]) ->
             left -= math.prod(gradient.shape[1:])
             if left >= 0:
                 kept.setdefault(name, []).append(gradient)
-    missing = {name: "the app's step gives no gradient of it" for name in weights if name not in kept | touched}
+    missing = {name: _say_missing(name, weights, kept | touched) for name in weights if name not in kept | touched}
     # In the order in which the weights are sent: a bias follows its weights.
     return Probe(
         {name: np.concatenate(kept[name]) for name in weights if name in kept},
@@ -294,6 +294,15 @@ def _probe(player: Player, weights: Arrays, x: NDArray[Any], y: NDArray[Any]) ->
         missing,
         {name: np.asarray(array) for name, array in weights.items()},
     )
+
+
+def _say_missing(name: str, weights: Arrays, known: Collection[str]) -> str:
+    """Say why an array has no gradients."""
+    for other in known:
+        # Of an array that stands in a model twice, such as tied weights, there is one gradient.
+        if np.array_equal(weights[name], weights[other]) and np.any(weights[name]):
+            return f"it is {other} under another name"
+    return "the app's step gives no gradient of it"
 
 
 def describe_roles(roles: Sequence[ArrayRole]) -> str:

@@ -53,6 +53,9 @@ BY_ROW = "the row that moves is the label of the example"
 BY_SOFTMAX = "the gradient of each example is negative only at the label, and adds up to 0, as a softmax's does"
 """The evidence of a head whose loss is the cross-entropy of a softmax."""
 
+BY_APART = "of the rows that an example does not name, the gradient is of another sign at the label alone"
+"""The evidence of a head that shares a table."""
+
 FEWEST_EXAMPLES = 3
 """Examples of which gradients are needed: of fewer, nothing shows what depends on the example."""
 
@@ -115,7 +118,7 @@ class ArrayRole:
     is_transposed
         Whether a neuron of the layer is a column of the array.
     is_tied
-        Whether an output layer shares a table.
+        Whether an output layer shares a table: the array is then a table, and a head as well where it tells labels.
     ids
         The place in examples whose ids are the rows of a table; empty where nothing shows one.
     is_softmax
@@ -201,6 +204,8 @@ def find_roles(probes: Sequence[Probe], x: NDArray[Any], y: NDArray[Any]) -> tup
     for name in names:
         if name in tables:
             roles.append(tables[name])
+            if tables[name].is_tied and _tells_apart(probes[0].gradients[name], x, y, tables[name].ids):
+                roles.append(replace(tables[name], kind=HEAD, evidence=BY_APART))
         else:
             telling = [of_probe[name] for of_probe, probe in zip(found, probes, strict=True) if _tells(probe, name)]
             roles += _agree(telling or [found[0][name]])
@@ -208,11 +213,15 @@ def find_roles(probes: Sequence[Probe], x: NDArray[Any], y: NDArray[Any]) -> tup
 
 
 def find_head(roles: Sequence[ArrayRole]) -> ArrayRole | None:
-    """Return the weights of the last layer of a softmax; ``None`` where there are none, and the last one of several."""
-    for role in reversed(roles):
-        if role.kind == HEAD and role.is_softmax and not role.is_bias and len(role.shape) == 2:
-            return role
-    return None
+    """Return the weights of the last layer of a softmax; ``None`` where there are none, and the last one of several.
+
+    Where all weights are a table's or unknown, it is the bias of that layer, if there is one.
+    """
+    heads = [role for role in roles if role.kind == HEAD and role.is_softmax]
+    weights = [role for role in heads if not role.is_bias and len(role.shape) == 2]
+    owned = {role.bias for role in heads if not role.is_bias}
+    biases = [role for role in heads if role.is_bias and role.name not in owned]
+    return next(reversed(weights or biases), None)
 
 
 def find_words(roles: Sequence[ArrayRole]) -> ArrayRole:
@@ -325,26 +334,8 @@ class _Finder:
         def role(kind: str, evidence: str, **facts: Any) -> ArrayRole:
             return ArrayRole(name, (), kind, evidence, **facts)
 
-        if name in self._probe.missing:
-            yield role(OTHER, self._probe.missing[name])
-            return
-        if name not in self._gradients:
-            why = "no gradients of it are known"
-            if name in self._probe.touched:
-                why = "its gradients are too large to be compared"
-            yield role(OTHER, why)
-            return
-        if not self._gradients[name].any():
-            yield role(OTHER, "no example moves it")
-            return
         if layer is None:
-            if self._tells_by_row(name):
-                yield role(HEAD, BY_ROW)
-                return
-            why = "its gradients are not outer products, and all of its rows move"
-            if self._gradients[name].ndim < 3:
-                why = "no matrix has gradients that are outer products with it"
-            yield role(OTHER, why)
+            yield self._find_unlayered(name)
             return
         facts = {"bias": layer.bias, "is_transposed": layer.is_transposed}
         found = False
@@ -359,6 +350,26 @@ class _Finder:
         if not found:
             by_bias = f"the gradient of {layer.bias}" if layer.bias else "a vector"
             yield role(LINEAR, f"its gradient is the outer product of {by_bias} and what enters it", **facts)
+
+    def _find_unlayered(self, name: str) -> ArrayRole:
+        """Return what an array is whose gradients are no outer products."""
+        if name in self._probe.missing:
+            return ArrayRole(name, (), OTHER, self._probe.missing[name])
+        if name not in self._gradients:
+            why = "no gradients of it are known"
+            if name in self._probe.touched:
+                why = "its gradients are too large to be compared"
+            return ArrayRole(name, (), OTHER, why)
+        if not self._gradients[name].any():
+            return ArrayRole(name, (), OTHER, "no example moves it")
+        if self._tells_by_row(name):
+            return ArrayRole(name, (), HEAD, BY_ROW)
+        if self._is_bias_of_softmax(name):
+            return ArrayRole(name, (), HEAD, BY_SOFTMAX, bias=name, is_softmax=True)
+        why = "its gradients are not outer products, and all of its rows move"
+        if self._gradients[name].ndim < 3:
+            why = "no matrix has gradients that are outer products with it"
+        return ArrayRole(name, (), OTHER, why)
 
     def _read_entering(self, layer: _Layer) -> tuple[str, dict[str, Any]] | None:
         """Say how the example enters a layer with a bias; ``None`` if it does not, or nothing shows it."""
@@ -433,6 +444,14 @@ class _Finder:
         labels = self._labels
         alone = (touched.sum(axis=1) == 1).all() and touched[np.arange(len(labels)), labels].all()
         return bool(alone and len(np.unique(labels)) > 1)
+
+    def _is_bias_of_softmax(self, name: str) -> bool:
+        """Say whether a vector that is the bias of no matrix moves as the outputs of a softmax."""
+        gradient = self._gradients[name]
+        if name in self._biases or gradient.ndim != 2 or gradient.shape[1] < 2:
+            return False
+        seen = gradient.any(axis=1)
+        return self._tell_labels(_Layer(gradient, np.ones((len(gradient), 1)), name, False, seen)) == BY_SOFTMAX
 
     def _mark_projections(self, roles: dict[str, list[ArrayRole]]) -> None:
         """Mark matrices whose gradients lie in one span with those of another one, of few directions.
@@ -732,3 +751,27 @@ def _find_tied(gradient: NDArray[Any] | None, x: NDArray[Any], rows: int) -> str
         if apart and all(apart):
             return place
     return ""
+
+
+def _tells_apart(gradient: NDArray[Any], x: NDArray[Any], y: NDArray[Any], place: str) -> bool:
+    """Say whether a table that an output layer shares tells labels, by the rows that an example does not name."""
+    labels = _read_labels(y)
+    if labels is None or labels.max() >= gradient.shape[1]:
+        return False
+    told = set()
+    seen = 0
+    for moved, own, label in zip(gradient.astype(np.float64), leaves_of(x)[place], labels, strict=True):
+        named = np.unique(own).astype(np.int64)
+        # A label that is looked up, too, moves both ways.
+        if label in named:
+            continue
+        others = np.delete(moved, [*named, label], axis=0)
+        # All rows go the way of what enters the output.
+        way = others[np.square(others).sum(axis=1).argmax()]
+        along = others @ way
+        lowest = _ROUNDING * along.max()
+        if moved[label] @ way >= -lowest or along.min() < -lowest:
+            return False
+        told.add(label)
+        seen += 1
+    return seen >= FEWEST_EXAMPLES and len(told) > 1

@@ -12,7 +12,7 @@ from fedattack.apps import answering
 from fedattack.apps.app import App
 from fedattack.attacks import ATTACKS, ModelKnowledge, Scores
 from fedattack.attacks.knowledge_files import read_knowledge
-from fedattack.attacks.roles import TABLE
+from fedattack.attacks.roles import HEAD, OTHER, TABLE
 from fedattack.audit.truth import read_truth
 from fedattack.base.errors import DataError, NeedsError
 from fedattack.record import Record
@@ -21,6 +21,7 @@ from fedattack.report import read_run
 from fedattack.runs.pipeline import judge_folder
 from fedattack.runs.watch import Watch
 from tests.apps.worlds import pose_all, run_here
+from tests.attacks.probing import kinds_of
 
 CLIENTS, ITEMS = 6, 60
 
@@ -140,6 +141,47 @@ def evaluate(message, context):
     model.load_state_dict(message.content["arrays"].to_torch_state_dict())
     generator = torch.Generator().manual_seed(100 + context.node_config["partition-id"])
     x, y = torch.rand(20, FEATURES, generator=generator), torch.randint(CLASSES, (20,), generator=generator)
+    with torch.no_grad():
+        loss = nn.functional.cross_entropy(model(x), y).item()
+    metrics = MetricRecord({"loss": loss, "num-examples": 20})
+    return Message(RecordDict({"metrics": metrics}), reply_to=message)
+
+
+server = ServerApp()"""
+# The next item of a list, by an output that shares the table of items.
+TIED = CLASSIFIER.replace("OWN = 20, 4, 4", "OWN = 4, 60, 24").replace(
+    "nn.Sequential(nn.Linear(FEATURES, 96), nn.ReLU(), nn.Linear(96, CLASSES))", "Next()"
+)
+TIED = TIED.replace(
+    "torch.rand(6, OWN, FEATURES, generator=GENERATOR)", "torch.randint(20, (6, OWN, FEATURES), generator=GENERATOR)"
+)
+TIED = TIED.replace("Y = torch.randint(CLASSES, (6, OWN)", "Y = 40 + torch.randint(20, (6, OWN)").replace(
+    "return Own(*twin())", "return Own()"
+)
+TIED = TIED.replace("class Own(nn.Sequential):", "class Own(Next):").replace(
+    "super().forward(ENTERING)", "super().forward(x)"
+)
+TIED = TIED.replace(
+    "def twin():",
+    """class Next(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.items, self.out = nn.Embedding(CLASSES, 12), nn.Linear(12, CLASSES, bias=HAS_BIAS)
+        self.out.weight = self.items.weight
+
+    def forward(self, ids):
+        return self.out(torch.tanh(3 * self.items(ids).mean(dim=1)))
+
+
+def twin():""",
+)
+TIED_EVALUATION = """
+@client.evaluate()
+def evaluate(message, context):
+    model = make()
+    model.load_state_dict(message.content["arrays"].to_torch_state_dict())
+    generator = torch.Generator().manual_seed(100 + context.node_config["partition-id"])
+    x, y = torch.randint(20, (20, FEATURES), generator=generator), 40 + torch.randint(20, (20,), generator=generator)
     with torch.no_grad():
         loss = nn.functional.cross_entropy(model(x), y).item()
     metrics = MetricRecord({"loss": loss, "num-examples": 20})
@@ -270,6 +312,35 @@ def test_labels_are_counted_as_where_the_model_can_be_built(has_bias, tmp_path, 
     by_layers = ATTACKS["labels"].run(Record(part.record), known(posed, module), device="cpu")
     assert by_layers.facts["rules"] == by_roles.facts["rules"] == ["solved", "llg-plus", "llg", "idlg"]
     assert by_roles.arrays.keys() == by_layers.arrays.keys()
+    for name, array in by_layers.arrays.items():
+        np.testing.assert_array_equal(by_roles.arrays[name], array, err_msg=name)
+    assert judge(part, posed, "labels")["labels.right"].value > 0.8
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("has_bias", [True, False])
+def test_a_table_that_is_the_head_gives_words_and_by_its_bias_labels(has_bias, tmp_path, here, monkeypatch):
+    text = TIED.replace("HAS_BIAS", str(has_bias)).replace("server = ServerApp()", TIED_EVALUATION)
+    part, app, module = run_app(tmp_path, monkeypatch, text.replace("fraction_evaluate=0.0", "fraction_evaluate=1.0"))
+    (posed,) = pose_all([part], app=app)
+    assert posed.knowledge.model is None
+    kinds = kinds_of(posed.knowledge.roles)
+    # It is sent under two names.
+    assert (kinds["items.weight"], kinds["out.weight"]) == ([TABLE, HEAD], [OTHER])
+    said = {role.name: role.evidence for role in posed.knowledge.roles}
+    assert said["out.weight"] == "it is items.weight under another name"
+    record, built = Record(part.record), known(posed, module)
+    by_roles, by_layers = (ATTACKS["tokens"].run(record, each, device="cpu") for each in (posed.knowledge, built))
+    for name, array in by_layers.arrays.items():
+        np.testing.assert_array_equal(by_roles.arrays[name], array, err_msg=name)
+    assert [table["how"] for table in by_roles.facts["tables"]] == [["tied output"]]
+    if not has_bias:
+        for each in (posed.knowledge, built):
+            with pytest.raises(NeedsError, match="a table shares its weights"):
+                ATTACKS["labels"].run(record, each, device="cpu")
+        return
+    by_roles, by_layers = (ATTACKS["labels"].run(record, each, device="cpu") for each in (posed.knowledge, built))
+    assert by_layers.facts["rules"] == by_roles.facts["rules"] == ["solved", "llg-plus", "llg", "idlg"]
     for name, array in by_layers.arrays.items():
         np.testing.assert_array_equal(by_roles.arrays[name], array, err_msg=name)
     assert judge(part, posed, "labels")["labels.right"].value > 0.8
