@@ -48,10 +48,13 @@ _SECONDS = 4.0
 _SEED = 0
 
 
-def ask_roles(player: Player, weights: Arrays, x: NDArray[Any], y: NDArray[Any]) -> tuple[ArrayRole, ...]:
+def ask_roles(
+    player: Player, weights: Arrays, x: NDArray[Any], y: NDArray[Any], share: float = 1.0
+) -> tuple[ArrayRole, ...]:
     """Say what each array of the weights is to some of the examples (n, …) with their labels (n,).
 
-    Gradients are asked for at the weights, and once more where the numbers of each array are in another order.
+    Gradients are asked for at the weights, and once more where the numbers of each array are in another order. They
+    take a ``share`` of the counted time.
 
     Raises
     ------
@@ -66,7 +69,7 @@ def ask_roles(player: Player, weights: Arrays, x: NDArray[Any], y: NDArray[Any])
     player.take(weights)
     seconds = count_seconds(lambda: _probe(player, weights, x[rows[:1], ...], y[rows[:1]]))
     # A few gradients are computed twice, to see whether they may be computed together.
-    most = int(_SECONDS / (2 * len(models) * seconds))
+    most = int(share * _SECONDS / (2 * len(models) * seconds))
     rows = rows[: max(most, FEWEST_EXAMPLES)]
     x, y = x[rows, ...], y[rows]
     probes = []
@@ -83,7 +86,10 @@ def ask_roles(player: Player, weights: Arrays, x: NDArray[Any], y: NDArray[Any])
 
 
 def ask_touched(
-    player: Player, tables: Sequence[TokenTable], clients: Mapping[str, tuple[NDArray[Any], NDArray[Any]]]
+    player: Player,
+    tables: Sequence[TokenTable],
+    clients: Mapping[str, tuple[NDArray[Any], NDArray[Any]]],
+    share: float = 1.0,
 ) -> dict[str, NDArray[Any]] | None:
     """Return which rows of tables have a gradient from each client's examples, under the weights that were taken last.
 
@@ -93,6 +99,8 @@ def ask_touched(
     ----------
     clients
         By name, all examples (n, …) of a client, with their labels (n,).
+    share
+        Of the counted time.
 
     Returns
     -------
@@ -109,7 +117,7 @@ def ask_touched(
     names = [table.name for table in tables]
     first = next(iter(clients.values()))
     of_batch = count_seconds(lambda: next(player.batch_gradients(*first, names)))
-    left = _SECONDS
+    left = share * _SECONDS
     for client, (x, y) in clients.items():
         left -= of_batch * math.ceil(len(y) / player.tape.step.count)
         if whole and left < 0:
@@ -142,6 +150,7 @@ def ask_outputs(
     own: Targets | None,
     training: LocalSGD | None,
     shape: Sequence[int],
+    share: float = 1.0,
 ) -> AskedOutputs | None:
     """Return what enters and leaves the last layer of examples, at models from what clients were sent to their replies.
 
@@ -153,6 +162,8 @@ def ask_outputs(
         Examples of the attacker's own; where it has none, inputs of a ``shape`` are drawn.
     training
         How clients train; ``None`` where nobody knows.
+    share
+        Of the counted time.
 
     Returns
     -------
@@ -185,7 +196,7 @@ def ask_outputs(
 
     # Models of one form take equally long.
     of_model = count_seconds(lambda: ask(models[0][1]()))
-    models = models[: max(1, int(_SECONDS / of_model))]
+    models = models[: max(1, int(share * _SECONDS / of_model))]
     for _, weights in models[1:]:
         ask(weights())
     is_finite = [
@@ -202,6 +213,38 @@ def ask_outputs(
         rows=rows,
         softmax=np.stack([softmax[index] for index in chosen]),
         inputs=np.stack([inputs[index] for index in chosen]),
+    )
+
+
+def join_touched(parts: Sequence[Mapping[str, NDArray[Any]]]) -> dict[str, NDArray[Any]]:
+    """Put together which rows clients' examples touch, of clients that train models of several forms.
+
+    A table that several forms have by one name is one.
+    """
+    names = list(dict.fromkeys(name for part in parts for name in part["names"].tolist()))
+    tables = []
+    for part in parts:
+        indices = np.array([names.index(name) for name in part["names"].tolist()], dtype=np.int64)
+        tables.append(indices[part["tables"]])
+    joined = {key: np.concatenate([part[key] for part in parts]) for key in ("rows", "owners", "whole")}
+    return {"names": np.array(names, dtype=np.str_), "tables": np.concatenate(tables), **joined}
+
+
+def join_outputs(parts: Sequence[AskedOutputs]) -> AskedOutputs:
+    """Put together what models of several forms compute in their last layers, of one or more outputs.
+
+    Forms of other outputs than the first one are left out.
+    """
+    alike = [part for part in parts if part.softmax.shape[2] == parts[0].softmax.shape[2]]
+    # Of each form the same examples, as many as of the one of which fewest were asked.
+    count = min(len(part.rows) for part in alike)
+    widest = max(part.inputs.shape[2] for part in alike)
+    inputs = [np.pad(part.inputs[:, :count], ((0, 0), (0, 0), (0, widest - part.inputs.shape[2]))) for part in alike]
+    return AskedOutputs(
+        *(np.concatenate([getattr(part, name) for part in alike]) for name in ("seqs", "nodes", "shares")),
+        rows=alike[0].rows[:count],
+        softmax=np.concatenate([part.softmax[:, :count] for part in alike]),
+        inputs=np.concatenate(inputs),
     )
 
 

@@ -5,10 +5,10 @@ It runs in the process that asks the app; see :mod:`fedattack.apps.answering`. T
 is read where PyTorch multiplies by it, so that no layer type and no name is needed.
 """
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import partial
 from typing import Any
 
 import torch
@@ -17,10 +17,10 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fedattack.apps.counting import count_seconds
-from fedattack.apps.player import Player
+from fedattack.apps.player import Form, Player, form_of
 from fedattack.attacks.base import Seen
 from fedattack.attacks.knowledge import Knowledge
-from fedattack.attacks.roles import PROJECTION, ArrayRole, find_words
+from fedattack.attacks.roles import PROJECTION, ArrayRole, choose_form, find_words
 from fedattack.base.errors import DataError, FedAttackError, NeedsError
 from fedattack.learning.importing import one_line
 from fedattack.record import Record
@@ -77,51 +77,48 @@ class StepReader(InputReader):
 
     Parameters
     ----------
-    player
-        Plays the step.
     roles
-        What the arrays are that it is given.
+        What arrays are, of each form of model.
     examples
         (n, …), (n,): labelled examples of the attacker's.
     play
         Returns what plays the step under weights, of a node.
 
-    Raises
-    ------
-    NeedsError
-        If no array is a table of the ids in the examples, or none are projections of attention.
     """
 
     def __init__(
         self,
-        player: Player,
         roles: Sequence[ArrayRole],
         examples: tuple[NDArray[Any], NDArray[Any]],
         play: Callable[[Arrays, str], Player],
     ) -> None:
-        words = find_words(roles)
-        x, y = examples
-        super().__init__(leaves_for(player.tape, x[:1, ...], y[:1]), words.ids, words.shape[0])
-        self._projections = {role.name for role in roles if role.kind == PROJECTION}
-        self._player, self._play = player, play
+        self._roles, self._examples, self._play = roles, examples, play
         self._matrices: dict[str, Tensor] = {}
+        self._projections: set[str] = set()
         # By array, whether rows of what enters are ordered by sequence first, or by token.
         self._is_by_sequence: dict[str, bool] = {}
         self._left = _SECONDS
-        # The same for all weights of one form.
-        self._cost = cache(self._count)
+        # By layer and tokens, for all weights of one form.
+        self._costs: dict[Form, dict[tuple[str, int], tuple[float, float]]] = {}
 
     def take(self, weights: Mapping[str, NDArray[Any]], node: str, where: str, notes: list[str]) -> bool:
         """Put in what a client was sent."""
         try:
+            roles = choose_form(self._roles, weights)
+            words = find_words(roles)
             self._player = self._play(weights, node)
             self._player.take(weights)
+            x, y = self._examples
+            leaves = leaves_for(self._player.tape, x[:1, ...], y[:1])
+            self._put_ids(leaves, words.ids, words.shape[0])
         except FedAttackError as cause:
             notes.append(f"{where}: {cause}")
             return False
         except Exception as cause:  # the app's own code may raise anything
             notes.append(f"{where}: {one_line(cause)}")
             return False
+        self._projections = {role.name for role in roles if role.kind == PROJECTION}
+        self._cost = self._costs.setdefault(form_of(weights), {})
         learned = self._player.find_learned()
         self._matrices = {name: matrix for name, matrix in learned.items() if matrix.ndim == 2}
         if not self._matrices:
@@ -137,7 +134,10 @@ class StepReader(InputReader):
         first = next((entry for entry in entries if not entry.mixes), None)
         second = next((entry for entry in entries if entry.mixes), None)
         if first is None or second is None:
-            return None
+            raise NeedsError(
+                "it needs projections of attention that moved before tokens are mixed, and others after that; in the "
+                "app's step there are none"
+            )
         return first, second
 
     def read(self, ids: Tensor, module: str) -> Tensor:
@@ -148,7 +148,10 @@ class StepReader(InputReader):
         DataError
             If all that was put through the step by now takes longer than it may.
         """
-        at_once, each = self._cost(module, ids.shape[1])
+        key = module, ids.shape[1]
+        if key not in self._cost:
+            self._cost[key] = self._count(*key)
+        at_once, each = self._cost[key]
         self._left -= at_once + each * len(ids)
         if self._left < 0:
             raise DataError(
@@ -262,19 +265,8 @@ def read_sequences(
     NeedsError
         If nothing can be read; the message says why.
     """
-    first = next(_list_received(record), None)
-    if first is None:
-        raise NeedsError("no reply says which model its client was sent")
-    reader = StepReader(play(*first), knowledge.roles, examples, play)
+    reader = StepReader(knowledge.roles, examples, play)
     seen = Seen(record, knowledge, record.seed or 0, "cpu", lambda done, total: None)
     found = SpanCheck().search(seen, reader)
     seen.notes.append("the attacker put sequences through the clients' own app, up to its second layer of attention")
     return found, seen.notes
-
-
-def _list_received(record: Record) -> Iterator[tuple[Arrays, str]]:
-    """Yield the models that clients were sent, with their nodes."""
-    for round_ in record:
-        for reply in round_.observations:
-            if reply.received is not None:
-                yield dict(reply.received), reply.node

@@ -5,7 +5,7 @@ softmax, less the label; and that of the weights is its product with what enters
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fedattack.attacks.knowledge import Knowledge
-from fedattack.attacks.roles import HEAD, find_head
+from fedattack.attacks.roles import HEAD, ArrayRole, find_head, list_forms
 from fedattack.base.errors import NeedsError
 from fedattack.learning import LocalSGD
 from fedattack.learning.inputs import examples_of, returned_for
@@ -75,6 +75,8 @@ class LastLayer:
 def find_known_last_layer(knowledge: Knowledge) -> LastLayer:
     """Find the last layer of the clients' model, or by the roles of arrays where the attacker can build none.
 
+    Of models of several forms it is that of the first form that has one.
+
     Raises
     ------
     NeedsError
@@ -89,18 +91,29 @@ def find_known_last_layer(knowledge: Knowledge) -> LastLayer:
         if last.bias is None:
             raise NeedsError(_SHARED)
         return LastLayer(last.bias, None, last.classes, 1)
-    role = find_head(knowledge.roles)
-    if role is not None and role.is_bias:
-        return LastLayer(role.name, None, math.prod(role.shape), 1)
-    if role is not None:
-        classes, inputs = role.shape[::-1] if role.is_transposed else role.shape
-        return LastLayer(role.name, role.bias or None, classes, inputs, role.is_transposed)
+    for last in find_last_by_form(knowledge.roles).values():
+        return last
     if any(role.kind == HEAD and role.is_tied for role in knowledge.roles):
         raise NeedsError(_SHARED)
     raise NeedsError(
         "it needs a last layer that is linear, and the cross-entropy of a softmax; by the gradients of single "
         "examples, no array is one"
     )
+
+
+def find_last_by_form(roles: Sequence[ArrayRole]) -> dict[int, LastLayer]:
+    """Find by the roles of arrays the last layer of each form of model that has one."""
+    found = {}
+    for of_form in list_forms(roles):
+        role = find_head(of_form)
+        if role is None:
+            continue
+        if role.is_bias:
+            found[role.form] = LastLayer(role.name, None, math.prod(role.shape), 1)
+        else:
+            classes, inputs = role.shape[::-1] if role.is_transposed else role.shape
+            found[role.form] = LastLayer(role.name, role.bias or None, classes, inputs, role.is_transposed)
+    return found
 
 
 def _is_table(model: nn.Module, last: LastLayer) -> bool:

@@ -12,7 +12,7 @@ from fedattack.attacks.knowledge import Knowledge
 from fedattack.attacks.roles import find_words
 from fedattack.attacks.tables import TokenTable, list_ids, tables_of
 from fedattack.base.errors import FedAttackError
-from fedattack.base.structured import MASK, fields, leaves_of
+from fedattack.base.structured import MASK, leaves_of
 from fedattack.learning.inputs import examples_of, returned_for
 from fedattack.learning.torch_utils import in_mode
 from fedattack.record import Record
@@ -166,9 +166,22 @@ def _list_ids(table: TokenTable, x: NDArray[Any]) -> list[NDArray[np.int64]] | N
 
 def _mask_of(x: NDArray[Any]) -> NDArray[Any] | None:
     """Return the mask of examples; ``None`` where they have none."""
-    if MASK not in fields(x):
-        return None
-    return np.asarray(x[MASK])
+    for place, leaf in leaves_of(x).items():
+        if place == MASK or is_mask(leaf):
+            return np.asarray(leaf)
+    return None
+
+
+def is_mask(leaf: NDArray[Any]) -> bool:
+    """Say whether numbers (n, tokens) are a mask that has no name, as where it is a model's second argument.
+
+    A mask begins with 1 and ends with 1 or 0, and types of tokens begin with 0.
+    """
+    if leaf.ndim != 2 or leaf.shape[1] < 2 or leaf.dtype.kind not in "biuf":
+        return False
+    is_binary = np.isin(leaf, (0, 1)).all() and (leaf[:, 0] == 1).all()
+    # In double precision: whole numbers of computers without signs have no differences below 0.
+    return bool(is_binary and (np.diff(leaf.astype(np.float64), axis=1) <= 0).all())
 
 
 def _keep_unmasked(ids: NDArray[Any], mask: NDArray[Any] | None) -> NDArray[Any]:

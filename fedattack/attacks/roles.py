@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from fedattack.base.errors import NeedsError, short
-from fedattack.base.stored import Name, Number
+from fedattack.base.stored import OPTIONAL, Name, Number
 from fedattack.base.structured import LABELS, MASK, SEPARATOR, leaves_of
 
 Floats = NDArray[np.float64]
@@ -31,7 +31,7 @@ Flags = NDArray[np.bool_]
 
 TABLE, POSITIONS, FIRST, LINEAR, HEAD, PROJECTION, NORM, OTHER = (
     "table",
-    "positions",
+    "table of positions",
     "first layer",
     "linear layer",
     "head",
@@ -130,6 +130,8 @@ class ArrayRole:
         for each.
     columns
         Which of the example's numbers enter a first layer, in their order; empty for all.
+    form
+        Of which form of model the array is, where clients send models of several: their order in the record.
     """
 
     name: Name
@@ -139,12 +141,13 @@ class ArrayRole:
     bias: Name = ""
     is_transposed: bool = False
     is_tied: bool = False
-    ids: Name = ""
+    ids: Annotated[Name, OPTIONAL] = ""
     is_softmax: bool = False
     is_relu: bool = False
     scale: Annotated[tuple[float, ...], Field(min_length=1)] = (1.0,)
     shift: Annotated[tuple[float, ...], Field(min_length=1)] = (0.0,)
     columns: tuple[Number, ...] = ()
+    form: Annotated[Number, OPTIONAL] = 0
 
     @property
     def is_bias(self) -> bool:
@@ -210,6 +213,21 @@ def find_roles(probes: Sequence[Probe], x: NDArray[Any], y: NDArray[Any]) -> tup
             telling = [of_probe[name] for of_probe, probe in zip(found, probes, strict=True) if _tells(probe, name)]
             roles += _agree(telling or [found[0][name]])
     return tuple(roles)
+
+
+def list_forms(roles: Sequence[ArrayRole]) -> list[tuple[ArrayRole, ...]]:
+    """List the roles of each form of model, in the order of the forms."""
+    forms = sorted({role.form for role in roles})
+    return [tuple(role for role in roles if role.form == form) for form in forms]
+
+
+def choose_form(roles: Sequence[ArrayRole], arrays: Mapping[str, NDArray[Any]]) -> tuple[ArrayRole, ...]:
+    """Return the roles of the form of model that these arrays have; those of the first form where none has it."""
+    forms = list_forms(roles)
+    for of_form in forms:
+        if all(role.name in arrays and np.shape(arrays[role.name]) == role.shape for role in of_form):
+            return of_form
+    return next(iter(forms), ())
 
 
 def find_head(roles: Sequence[ArrayRole]) -> ArrayRole | None:

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from fedattack.attacks.lookups import find_ids
+from fedattack.attacks.lookups import find_ids, is_mask
 from fedattack.attacks.matching import fits_model
 from fedattack.base.errors import ModelError, NeedsError
 from fedattack.base.structured import MASK, SEPARATOR, leaves_of
@@ -74,20 +74,23 @@ class LayerCall:
 class InputReader(ABC):
     """Puts sequences into what clients train, as they do, and reads what enters a layer.
 
-    Parameters
+    It takes what a client was sent before anything is read.
+
+    Attributes
     ----------
-    sample
-        An example of the attacker's by its places, (1, …): what else is taken.
-    place
-        Where in it the ids stand.
     words
         Rows of the table of words.
+    longest
+        Tokens of the longest sequence.
     """
 
-    def __init__(self, sample: Mapping[str, NDArray[Any]], place: str, words: int) -> None:
+    words: int
+    longest: int
+
+    def _put_ids(self, sample: Mapping[str, NDArray[Any]], place: str, words: int) -> None:
+        """Note how ids are put in: where they stand in a ``sample``, by its places (1, …), and how many words are."""
         self._sample, self._place = sample, place
-        self.words = words
-        self.longest: int = sample[place].shape[1]
+        self.words, self.longest = words, sample[place].shape[1]
 
     @abstractmethod
     def take(self, weights: Mapping[str, NDArray[Any]], node: str, where: str, notes: list[str]) -> bool:
@@ -151,7 +154,7 @@ class InputReader(ABC):
             if place == self._place:
                 leaves[place] = ids.to(kind.dtype)
             elif leaf.shape[1:] == (self.longest,):
-                if last == MASK:
+                if last == MASK or is_mask(leaf[:1]):
                     leaves[place] = torch.ones((count, tokens), dtype=kind.dtype)
                 elif last == _PLACES:
                     leaves[place] = torch.arange(tokens).expand(count, tokens).to(kind.dtype)
@@ -166,7 +169,7 @@ class ModelReader(InputReader):
     """Puts sequences into a model that the attacker builds."""
 
     def __init__(self, model: nn.Module, sample: Mapping[str, NDArray[Any]], place: str, words: int) -> None:
-        super().__init__(sample, place, words)
+        self._put_ids(sample, place, words)
         self._model = model
 
     @classmethod
