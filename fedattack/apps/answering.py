@@ -99,10 +99,11 @@ class _Shadow(NamedTuple):
 
 @dataclass(frozen=True)
 class _FormOfModel:
-    """A form of models: what plays the app's own step, the first model of it, and who was sent one."""
+    """A form of models: what plays the app's own step, the first and the last model of it, and who was sent one."""
 
     player: Player
     received: Arrays
+    later: Arrays
     nodes: set[str] = field(default_factory=set)
 
 
@@ -249,7 +250,7 @@ class Interview:
             whose = f" of models of form {number + 1}, {_describe_form(received)}," if len(forms) > 1 else ""
             of_form: list[ArrayRole] = []
             try:
-                for role in ask_roles(player, received, self._x, self._y, share):
+                for role in ask_roles(player, [received, form.later], self._x, self._y, share):
                     of_form.append(replace(role, form=number))
                 tables = find_tables_by_roles(of_form, Knowledge(targets=Targets(self._x, self._y)))
                 rows = ask_touched(player, tables, self._find_held(form, forms), share)
@@ -298,9 +299,19 @@ class Interview:
                     continue
                 received = dict(reply.received)
                 form = form_of(received)
-                if form in players:
-                    found.setdefault(form, _FormOfModel(players[form], received)).nodes.add(reply.node)
+                if form in players and form not in found:
+                    found[form] = _FormOfModel(players[form], received, self._find_last(form))
+                if form in found:
+                    found[form].nodes.add(reply.node)
         return [*found.values()]
+
+    def _find_last(self, form: Form) -> Arrays:
+        """Return the last model of a form that a client was sent."""
+        for round_ in reversed(self._record.rounds):
+            for reply in _list_replies(round_):
+                if reply.received is not None and form_of(reply.received) == form:
+                    return dict(reply.received)
+        raise AssertionError("a model of the form was found before")
 
     def _find_held(
         self, form: "_FormOfModel", forms: Sequence["_FormOfModel"]

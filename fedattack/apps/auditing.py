@@ -394,7 +394,7 @@ def attack_by_app(asker: Asker, posed: Sequence[Posed], attacked: Attacked, watc
 def invert_by_app(asker: Asker, posed: Sequence[Posed], attacked: Attacked, watch: Watch) -> Attacked:
     """Search for examples through the app's own step."""
     known, few = posed[0].knowledge, posed[0].few
-    if known.targets is None or known.training is None or known.structure():
+    if known.targets is None or known.training is None:
         return attacked
     # As of other apps: clients of few examples, in one run.
     if not few or len(posed) > 1:

@@ -31,7 +31,7 @@ from fedattack.audit.judging import correct_together, judge_each
 from fedattack.audit.opened import Run
 from fedattack.base.errors import DataError, FedAttackError
 from fedattack.base.failures import Failure, failing_alone, is_unforeseen
-from fedattack.base.structured import finite
+from fedattack.base.structured import finite, searchable
 from fedattack.learning import LocalSGD
 from fedattack.record import Exchange, Record, Round, rewrite_record
 from fedattack.record.others import Others, are_kept
@@ -179,7 +179,7 @@ def _search_planted(scene: _Scene) -> Control:
     node, row = choices[0]
     scores = scene.asker.invert(inquiry, [node], {node: [row]})
     images = case.scale(scores.as_found(ATTACKS["inversion"].found).images)
-    ratio = compare(images, case.scale(x[[row]])).ratio[0]
+    ratio = compare(images, case.scale(searchable(x[[row]]))).ratio[0]
     return Control(ALONE, 1, bool(ratio >= RECOGNISED), 1, len(nodes))
 
 

@@ -49,12 +49,12 @@ _SEED = 0
 
 
 def ask_roles(
-    player: Player, weights: Arrays, x: NDArray[Any], y: NDArray[Any], share: float = 1.0
+    player: Player, sent: Sequence[Arrays], x: NDArray[Any], y: NDArray[Any], share: float = 1.0
 ) -> tuple[ArrayRole, ...]:
-    """Say what each array of the weights is to some of the examples (n, …) with their labels (n,).
+    """Say what each array of models of one form is to some of the examples (n, …) with their labels (n,).
 
-    Gradients are asked for at the weights, and once more where the numbers of each array are in another order. They
-    take a ``share`` of the counted time.
+    Gradients are asked for at one or more models that were ``sent`` to clients, and once more at the first one with the
+    numbers of each array in another order. They take a ``share`` of the counted time.
 
     Raises
     ------
@@ -62,10 +62,12 @@ def ask_roles(
         If the step gives no gradients, or none that are finite.
     """
     rows = _choose_rows(x, y)
-    models = [weights, _shuffle(weights)]
-    # What travels as whole numbers is not put into another order.
-    if all(np.array_equal(models[1][name], array) for name, array in weights.items()):
-        models = [weights]
+    weights = sent[0]
+    models = [weights]
+    # What travels as whole numbers is not put into another order, and clients may be sent one model in all rounds.
+    for other in (*sent[1:], _shuffle(weights)):
+        if not all(np.array_equal(other[name], array) for name, array in weights.items()):
+            models.append(other)
     player.take(weights)
     seconds = count_seconds(lambda: _probe(player, weights, x[rows[:1], ...], y[rows[:1]]))
     # A few gradients are computed twice, to see whether they may be computed together.

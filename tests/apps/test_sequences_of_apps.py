@@ -16,15 +16,7 @@ from fedattack.record import Record
 from fedattack.runs.pipeline import choose_attacks
 from fedattack.runs.watch import Watch
 from fedattack.threats.sequences.dager import ReadSequences
-from tests.apps.test_roles_of_apps import (  # noqa: F401 - a fixture
-    BEGINNING,
-    CLASSIFIER,
-    ENDING,
-    here,
-    judge,
-    known,
-    run_app,
-)
+from tests.apps.test_roles_of_apps import BEGINNING, CLASSIFIER, ENDING, judge, known, run_app
 from tests.apps.worlds import attack_all, pose_all
 
 # A transformer that nobody can import, of two blocks.
@@ -120,7 +112,7 @@ def ask(part, app, posed):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("words", "look"), [(FUSED, BACK), (THREE, BACK), (THREE, "pass")])
-def test_sequences_are_read_as_where_the_model_can_be_built(words, look, tmp_path, here, monkeypatch):  # noqa: F811
+def test_sequences_are_read_as_where_the_model_can_be_built(words, look, tmp_path, here, monkeypatch):
     part, app, module = run_app(tmp_path, monkeypatch, write(words, look))
     (posed,) = pose_all([part], app=app)
     assert posed.knowledge.model is None
@@ -148,7 +140,7 @@ def test_sequences_are_read_as_where_the_model_can_be_built(words, look, tmp_pat
 
 @pytest.mark.slow
 @pytest.mark.parametrize("words", [BARE, TOKENS_FIRST])
-def test_projections_need_no_layers_and_no_order(words, tmp_path, here, monkeypatch):  # noqa: F811
+def test_projections_need_no_layers_and_no_order(words, tmp_path, here, monkeypatch):
     part, app, _ = run_app(tmp_path, monkeypatch, write(words, BACK))
     (posed,) = pose_all([part], app=app)
     scores = ask(part, app, posed)
@@ -160,7 +152,7 @@ def test_projections_need_no_layers_and_no_order(words, tmp_path, here, monkeypa
 
 
 @pytest.mark.slow
-def test_more_tokens_than_projections_are_wide_are_not_told(tmp_path, here, monkeypatch):  # noqa: F811
+def test_more_tokens_than_projections_are_wide_are_not_told(tmp_path, here, monkeypatch):
     """The null: the span is everything, or leaves out what it should hold."""
     part, app, _ = run_app(
         tmp_path,
@@ -183,7 +175,7 @@ def test_more_tokens_than_projections_are_wide_are_not_told(tmp_path, here, monk
 
 
 @pytest.mark.slow
-def test_a_model_without_words_is_told_what_it_lacks(tmp_path, here, monkeypatch):  # noqa: F811
+def test_a_model_without_words_is_told_what_it_lacks(tmp_path, here, monkeypatch):
     part, app, _ = run_app(tmp_path, monkeypatch, CLASSIFIER.replace("ENTERING", "x"))
     (posed,) = pose_all([part], app=app)
     done = attack_all([part], [posed], lambda names: choose_attacks(["sia"], {}))
@@ -195,7 +187,7 @@ def test_a_model_without_words_is_told_what_it_lacks(tmp_path, here, monkeypatch
 
 
 @pytest.mark.slow
-def test_a_search_is_bounded_by_what_it_costs_and_what_fails_is_said(tmp_path, here, monkeypatch):  # noqa: F811
+def test_a_search_is_bounded_by_what_it_costs_and_what_fails_is_said(tmp_path, here, monkeypatch):
     part, app, _ = run_app(tmp_path, monkeypatch, write(FUSED, BACK))
     (posed,) = pose_all([part], app=app)
     monkeypatch.setattr(sequencing, "_SECONDS", 1e-4)
