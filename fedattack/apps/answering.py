@@ -29,12 +29,21 @@ from fedattack.apps.calling import FunctionPlayer, OwnFunction, limit_memory, wr
 from fedattack.apps.generating import GeneratorPlayer
 from fedattack.apps.player import UPDATES_MEMORY, Along, Form, Handler, Player, WeightsPlayer, form_of
 from fedattack.apps.predicting import PredictingClient
-from fedattack.apps.probing import EXAMPLES, ask_outputs, ask_roles, ask_touched, describe_roles
+from fedattack.apps.probing import (
+    EXAMPLES,
+    ask_outputs,
+    ask_roles,
+    ask_touched,
+    describe_roles,
+    join_outputs,
+    join_touched,
+)
 from fedattack.attacks import Scores, read_knowledge
+from fedattack.attacks.answers import AskedOutputs
 from fedattack.attacks.knowledge import Knowledge, Targets
-from fedattack.attacks.last_layer import LastLayer, find_known_last_layer
+from fedattack.attacks.last_layer import LastLayer, find_last_by_form
 from fedattack.attacks.replies import replied
-from fedattack.attacks.roles import ArrayRole, FoundRoles, find_head
+from fedattack.attacks.roles import ArrayRole, FoundRoles
 from fedattack.attacks.tables import find_tables_by_roles
 from fedattack.audit.numbers import count_words
 from fedattack.base.cluster import chosen
@@ -65,6 +74,9 @@ SHADOWS = 8
 # Losses that move by less than this part of their range are the same: examples are float32 here, and variances small.
 _SAME = 1e-4
 
+# Forms of models of which it is asked what their arrays are.
+_MOST_FORMS = 4
+
 # Rounds in which it does, from the last one back, and seconds after which no further one is begun.
 _SHADOW_ROUNDS, _SHADOW_SECONDS = 3, 300
 
@@ -84,6 +96,16 @@ class _Shadow(NamedTuple):
 
     seq: int
     seed: int
+
+
+@dataclass(frozen=True)
+class _FormOfModel:
+    """A form of models: what plays the app's own step, the first and the last model of it, and who was sent one."""
+
+    player: Player
+    received: Arrays
+    later: Arrays
+    nodes: set[str] = field(default_factory=set)
 
 
 class Interview:
@@ -147,6 +169,8 @@ class Interview:
             return self.plant_predictions(say)
         if self._request["inverted"]:
             return self.invert()
+        if self._request["sequences"]:
+            return self.read_sequences()
         if len(self.auxiliary[1]):
             return self.play(say)
         return self.hold(say)
@@ -212,52 +236,96 @@ class Interview:
         return arrays
 
     def _learn_roles(self, known: NDArray[np.str_]) -> dict[str, NDArray[Any]]:
-        """Find by gradients what arrays are, which rows clients' examples move, and what the last layer computes."""
-        roles: tuple[ArrayRole, ...] = ()
-        arrays: dict[str, NDArray[Any]] = {}
+        """Find by gradients what arrays are, which rows clients' examples move, and what the last layer computes.
+
+        Models of each form are asked, up to :data:`_MOST_FORMS`, and share the time.
+        """
+        roles: list[ArrayRole] = []
+        touched: list[Mapping[str, NDArray[Any]]] = []
+        outputs: list[AskedOutputs] = []
         notes = []
-        player, received = self._find_first()
-        if player is not None:
+        forms = self._list_forms()
+        share = 1 / max(1, min(len(forms), _MOST_FORMS))
+        for number, form in enumerate(forms[:_MOST_FORMS]):
+            player, received = form.player, form.received
+            whose = f" of models of form {number + 1}, {_describe_form(received)}," if len(forms) > 1 else ""
+            of_form: list[ArrayRole] = []
             try:
-                roles = ask_roles(player, received, self._x, self._y)
-                tables = find_tables_by_roles(roles, Knowledge(targets=Targets(self._x, self._y)))
-                touched = ask_touched(player, tables, _read_held(self._request["held"]))
-                arrays |= {f"{TOUCHED}{name}": array for name, array in (touched or {}).items()}
-                if find_head(roles):
-                    arrays |= self._ask_outputs(player, find_known_last_layer(Knowledge(roles=roles)))
+                for role in ask_roles(player, [received, form.later], self._x, self._y, share):
+                    of_form.append(replace(role, form=number))
+                tables = find_tables_by_roles(of_form, Knowledge(targets=Targets(self._x, self._y)))
+                rows = ask_touched(player, tables, self._find_held(form, forms), share)
+                touched += [rows] if rows is not None else []
+                for last in find_last_by_form(of_form).values():
+                    found = self._ask_outputs(player, last, share)
+                    outputs += [found] if found is not None else []
             except Exception as cause:  # the app's own code may raise anything
-                notes.append(f"the roles of the arrays are not known, or only in part: {one_line(cause)}")
-        if said := describe_roles(roles):
+                notes.append(f"the roles of the arrays{whose} are not known, or only in part: {one_line(cause)}")
+            roles += of_form
+            if said := describe_roles(of_form):
+                notes.append(
+                    f"gradients of up to {EXAMPLES} single examples, computed by the app's own step, show the roles of "
+                    f"arrays{whose.rstrip(',')}: {said}"
+                )
+        if len(forms) > _MOST_FORMS:
             notes.append(
-                f"gradients of up to {EXAMPLES} single examples, computed by the app's own step, show the roles of "
-                f"arrays: {said}"
+                f"clients send models of {len(forms)} forms; the roles of arrays were asked of the first {_MOST_FORMS}"
             )
-        entry, _ = split(FoundRoles(roles))
+        arrays: dict[str, NDArray[Any]] = {}
+        if touched:
+            arrays |= {f"{TOUCHED}{name}": array for name, array in join_touched(touched).items()}
+        if outputs:
+            arrays |= {f"{SHOWN}{name}": array for name, array in vars(join_outputs(outputs)).items()}
+        entry, _ = split(FoundRoles(tuple(roles)))
         return {**arrays, "roles": np.array(json.dumps(entry)), "notes": np.append(known, notes).astype(np.str_)}
 
-    def _ask_outputs(self, player: Player, last: LastLayer) -> dict[str, NDArray[Any]]:
+    def _ask_outputs(self, player: Player, last: LastLayer, share: float) -> AskedOutputs | None:
         own = training = None
         if self._request["own"]:
             own = Targets(*_read_examples(self._request["own"]))
         if self._request["training"]:
             training = LocalSGD(**self._request["training"])
-        shape = self._x.shape[1:]
         if own is None and fields(self._x):
-            return {}
-        found = ask_outputs(player, last, self._record, own, training, shape)
-        return {f"{SHOWN}{name}": array for name, array in vars(found).items()} if found is not None else {}
+            return None
+        return ask_outputs(player, last, self._record, own, training, self._x.shape[1:], share)
 
-    def _find_first(self) -> tuple[Player | None, Arrays]:
-        """Return what plays the app's own step, and the first model of the record that a client was sent."""
+    def _list_forms(self) -> list["_FormOfModel"]:
+        """List the forms of models of which the app's own step is played, in their order in the record."""
+        players = {form: player for form, player in self._players.items() if isinstance(player, Player)}
+        found: dict[Form, _FormOfModel] = {}
         for round_ in self._record:
             for reply in _list_replies(round_):
-                if reply.received is None:
+                # Of one form nobody asks who has it.
+                if reply.received is None or len(found) == len(players) == 1:
                     continue
                 received = dict(reply.received)
-                player = self._players.get(form_of(received))
-                if isinstance(player, Player):
-                    return player, received
-        return None, {}
+                form = form_of(received)
+                if form in players and form not in found:
+                    found[form] = _FormOfModel(players[form], received, self._find_last(form))
+                if form in found:
+                    found[form].nodes.add(reply.node)
+        return [*found.values()]
+
+    def _find_last(self, form: Form) -> Arrays:
+        """Return the last model of a form that a client was sent."""
+        for round_ in reversed(self._record.rounds):
+            for reply in _list_replies(round_):
+                if reply.received is not None and form_of(reply.received) == form:
+                    return dict(reply.received)
+        raise AssertionError("a model of the form was found before")
+
+    def _find_held(
+        self, form: "_FormOfModel", forms: Sequence["_FormOfModel"]
+    ) -> dict[str, tuple[NDArray[Any], NDArray[Any]]]:
+        """Return the examples of clients, by name, but for those that were sent models of other forms."""
+        held = _read_held(self._request["held"])
+        others = {self._name_of(node) for other in forms if other is not form for node in other.nodes - form.nodes}
+        return {name: examples for name, examples in held.items() if name not in others}
+
+    def _name_of(self, node: str) -> str:
+        """Return what the client of a node is called: its partition, where it has one."""
+        config = self._request["handlers"].get(node, {}).get("node_config", {})
+        return str(config.get("partition-id", node))
 
     @cached_property
     def _rounds(self) -> list[Round]:
@@ -411,6 +479,18 @@ class Interview:
         scores.save(Path(self._request["inverted"]))
         return {"notes": np.array(notes, dtype=np.str_)}
 
+    def read_sequences(self) -> dict[str, NDArray[Any]]:
+        """Read sequences of tokens off updates, write the scores, and return ``notes`` on them."""
+        # It imports what searches, which no other question needs.
+        from fedattack.apps.sequencing import read_sequences
+
+        began = time.process_time()
+        knowledge = read_knowledge(Path(self._request["knowledge"]))
+        found, notes = read_sequences(self._record, knowledge, (self._x, self._y), self._play_step)
+        scores = Scores.of("dager", found, notes, time.process_time() - began)
+        scores.save(Path(self._request["sequences"]))
+        return {"notes": np.array(notes, dtype=np.str_)}
+
     def _play_step(self, weights: Arrays, node: str) -> Player:
         """Return what plays the step of PyTorch that a client makes."""
         player = self._player(weights, node)
@@ -560,6 +640,11 @@ def _replace_arrays(arrays: Mapping[tuple[int, str], Arrays], round_: Round, exc
     for reply in exchange.replies:
         replies.append(replace(reply, arrays=arrays.get((round_.seq, reply.node), reply.arrays)))
     return replace(exchange, replies=replies)
+
+
+def _describe_form(arrays: Arrays) -> str:
+    """Say how large the arrays of a model are, of which others have other forms."""
+    return short(", ".join(f"{name} {np.shape(array)}" for name, array in arrays.items()), 60)
 
 
 def _say_nothing(line: str) -> None:

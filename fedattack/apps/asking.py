@@ -252,6 +252,16 @@ class Asker:
         scores.as_found(ATTACKS["inversion"].found, _WHERE)
         return replace(scores, record=RecordMark.of(Record(inquiry.part.record)))
 
+    def read_sequences(self, inquiry: Inquiry, record: Record) -> Scores:
+        """Return the scores of a search for sequences of tokens, through the app's own step, in a record of the run."""
+        with private_folder(inquiry.part.folder) as folder:
+            file = folder / "sequences.npz"
+            self._ask(inquiry, f"read sequences of {inquiry.part.label}", sequences=file, record=record.path)
+            scores = Scores.load(file)
+        # As above.
+        scores.as_found(ATTACKS["dager"].found, _WHERE)
+        return replace(scores, record=RecordMark.of(record))
+
     def shadows(self, inquiry: Inquiry, auxiliary: Targets) -> tuple[ShadowLosses, list[str]]:
         """Return the losses of the targets under models that the app trains on ``auxiliary``, and notes on them."""
         arrays = self._ask(inquiry, f"train shadow models of {inquiry.part.label}", auxiliary=auxiliary)
@@ -273,6 +283,8 @@ class Asker:
         seconds: float | None = None,
         few: Sequence[str] = (),
         inverted: Path | str = "",
+        sequences: Path | str = "",
+        record: Path | None = None,
     ) -> dict[str, NDArray[Any]]:
         app, part, sends = self.app, inquiry.part, inquiry.sends
         handlers = _handlers(inquiry.witnesses, app)
@@ -285,7 +297,7 @@ class Asker:
         with private_folder(part.folder) as folder:
             flower = read_app(app.folder)["tool"]["flwr"]["app"]
             request = {
-                "record": str(part.record.resolve()),
+                "record": str((record or part.record).resolve()),
                 "targets": _write_examples(folder / "targets.npz", inquiry.targets),
                 "auxiliary": _write_examples(folder / "auxiliary.npz", auxiliary),
                 "held": _write_held(folder / "held.npz", held),
@@ -307,6 +319,7 @@ class Asker:
                 "partitions": [],
                 "few": list(few),
                 "inverted": str(inverted),
+                "sequences": str(sequences),
                 "knowledge": str(part.knowledge.resolve()),
             }
             return self._run(part, folder, request, step)

@@ -34,9 +34,10 @@ from fedattack.apps.questions import NOTHING_BESIDES, Questions
 from fedattack.apps.reading import read_sends
 from fedattack.apps.running import run_app
 from fedattack.apps.witnessing import check_readable, has_arrays_of_queries, list_code, witness_of, witnesses_of
-from fedattack.attacks import ATTACKS, Attack
-from fedattack.attacks.needs import InApps
+from fedattack.attacks import ATTACKS, Attack, Scores
+from fedattack.attacks.needs import UNKNOWN, InApps
 from fedattack.attacks.registry import THREATS
+from fedattack.attacks.roles import find_words
 from fedattack.attacks.told_labels import list_told_labels
 from fedattack.audit.control import Control
 from fedattack.audit.finding import Finding
@@ -44,7 +45,7 @@ from fedattack.audit.opened import SENT, UNANSWERED, WITNESSED, Run, add_scores,
 from fedattack.base.errors import ConfigError, DataError, FedAttackError, NeedsError, TrustError, short
 from fedattack.base.failures import Failure, failing_alone, is_unforeseen
 from fedattack.base.files import FolderLock, write_sealed
-from fedattack.base.reasons import Reason
+from fedattack.base.reasons import NOTHING, Reason
 from fedattack.base.untrusted import read_sealed, remove_inside
 from fedattack.record import Record, project_record
 from fedattack.record.folder import LEFT_OUT, Part, RunFolder
@@ -193,7 +194,7 @@ def _attack_and_judge(
     chosen = choose(runs, posed, order.make, watch)
     attacked = attack(folder, runs, posed, chosen, order.device, watch)
     if app is not None:
-        attacked = invert_by_app(Asker(app, watch, order.asked.functions), posed, attacked, watch)
+        attacked = attack_by_app(Asker(app, watch, order.asked.functions), posed, attacked, watch)
         control_all(Asker(app, watch, order.asked.functions), attacked, watch, full=order.full_control)
     return judge(order, posed, attacked, watch)
 
@@ -381,31 +382,75 @@ def _attack_sums(attack: Attack, runs: Sequence[Run], device: str, watch: Watch)
     return scored
 
 
-def invert_by_app(asker: Asker, posed: Sequence[Posed], attacked: Attacked, watch: Watch) -> Attacked:
-    """Search for examples through the app's own step, where that is the only way to compute what clients send."""
-    known, few = posed[0].knowledge, posed[0].few
-    targets = known.targets
-    if targets is None or known.training is None or known.structure():
-        return attacked
+def attack_by_app(asker: Asker, posed: Sequence[Posed], attacked: Attacked, watch: Watch) -> Attacked:
+    """Make attacks through the app's own step, where that is the only way to compute what clients send."""
+    known = posed[0].knowledge
     if known.answers is None or known.model is not None or asker.functions.losses is not None:
+        return attacked
+    attacked = invert_by_app(asker, posed, attacked, watch)
+    return read_sequences_by_app(asker, posed, attacked, watch)
+
+
+def invert_by_app(asker: Asker, posed: Sequence[Posed], attacked: Attacked, watch: Watch) -> Attacked:
+    """Search for examples through the app's own step."""
+    known, few = posed[0].knowledge, posed[0].few
+    if known.targets is None or known.training is None:
         return attacked
     # As of other apps: clients of few examples, in one run.
     if not few or len(posed) > 1:
         return attacked
-    run = attacked.runs[0]
+
+    def search(run: Run, inquiry: Inquiry) -> Scores:
+        return asker.invert(inquiry, few)
+
+    return _make_by_app(attacked, "inversion", search, "no example could be searched for")
+
+
+def read_sequences_by_app(asker: Asker, posed: Sequence[Posed], attacked: Attacked, watch: Watch) -> Attacked:
+    """Read sequences of tokens off updates, where the gradients of examples show words and attention."""
+    attack, known = ATTACKS["dager"], posed[0].knowledge
+    # What is not known is the model alone, and the app is asked in its place.
+    lacks = [lack for lack in attack.needs.find_lacks(attacked.runs[0].sent, known) if lack.kind != UNKNOWN]
+    if known.targets is None or lacks or any({attack.name, "sequences"} & {*each.reasons} for each in posed):
+        return attacked
+    try:
+        find_words(known.roles)
+    except NeedsError as cause:
+        study = dict(attacked.folder.study)
+        untried = {**study["untried"], "sequences": str(cause)}
+        remedies = {**study.get("remedies", {}), "sequences": f"{NOTHING}the question is about {attack.needs.about}"}
+        attacked.folder.note({**study, "untried": untried, "remedies": remedies})
+        return attacked
+
+    def read(run: Run, inquiry: Inquiry) -> Scores:
+        return asker.read_sequences(inquiry, run.sent)
+
+    return _make_by_app(attacked, attack.name, read, "no sequence could be read")
+
+
+def _make_by_app(attacked: Attacked, name: str, make: Callable[[Run, Inquiry], Scores], nothing: str) -> Attacked:
+    """Make an attack of all runs; where one fails, the study says that ``nothing`` could be found, and why."""
+    threat = next(threat.name for threat in THREATS.values() if name in threat.attacks)
     study = dict(attacked.folder.study)
     untried, remedies = dict(study["untried"]), dict(study.get("remedies", {}))
+    runs: list[Run] = []
     failed: dict[str, Failure] = {}
-    with failing_alone(failed, "inversion"):
-        inquiry = Inquiry(run.part, witnesses_of(run.part), targets, known.sends)
-        scores = asker.invert(inquiry, few)
-        scores.save(run.part.scores("inversion"))
-        untried.pop("inversion", None)
-        remedies.pop("inversion", None)
-        run = run.with_scores({**run.scores, "inversion": scores})
-        attacked = replace(attacked, runs=(run,), scored=(*attacked.scored, "inversion"))
-    for failure in failed.values():
-        untried["inversion"] = f"no example could be searched for through the app's own step: {failure.why}"
+    with failing_alone(failed, name):
+        for run in attacked.runs:
+            known = run.knowledge
+            if known.targets is None:
+                raise DataError(f"nobody knows an example of {run.part.label}")
+            scores = make(run, Inquiry(run.part, witnesses_of(run.part), known.targets, known.sends))
+            scores.save(run.part.scores(name))
+            runs.append(run.with_scores({**run.scores, name: scores}))
+    if failed:
+        # Scores of some seeds alone would be judged as if they were all.
+        remove_scores([run.part for run in attacked.runs], name)
+        untried[threat] = f"{nothing} through the app's own step: {failed[name].why}"
+    else:
+        untried.pop(threat, None)
+        remedies.pop(threat, None)
+        attacked = replace(attacked, runs=tuple(runs), scored=(*attacked.scored, name))
     noted = {"untried": untried, "remedies": remedies, "attacks": list(attacked.scored)}
     attacked.folder.note({**study, **noted})
     return attacked

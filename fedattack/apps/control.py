@@ -31,7 +31,7 @@ from fedattack.audit.judging import correct_together, judge_each
 from fedattack.audit.opened import Run
 from fedattack.base.errors import DataError, FedAttackError
 from fedattack.base.failures import Failure, failing_alone, is_unforeseen
-from fedattack.base.structured import finite
+from fedattack.base.structured import finite, searchable
 from fedattack.learning import LocalSGD
 from fedattack.record import Exchange, Record, Round, rewrite_record
 from fedattack.record.others import Others, are_kept
@@ -179,7 +179,7 @@ def _search_planted(scene: _Scene) -> Control:
     node, row = choices[0]
     scores = scene.asker.invert(inquiry, [node], {node: [row]})
     images = case.scale(scores.as_found(ATTACKS["inversion"].found).images)
-    ratio = compare(images, case.scale(x[[row]])).ratio[0]
+    ratio = compare(images, case.scale(searchable(x[[row]]))).ratio[0]
     return Control(ALONE, 1, bool(ratio >= RECOGNISED), 1, len(nodes))
 
 
@@ -318,19 +318,33 @@ def _look(
     `lost` is told which cannot be made, or judged, so that nothing is known of them.
     """
     # With these names alone: other attacks keep the scores that they had.
-    attacked = [_attack(run, changed, names, lost) for run, changed in zip(scene.runs, planted, strict=True)]
+    attacked = []
+    for run, changed, seen in zip(scene.runs, planted, scene.witnesses, strict=True):
+        attacked.append(_attack(scene.asker, run, changed, seen, names, lost))
     shown = _headlines(attacked, names, lost, scene.alone)
     # The verdict after the correction: a control must show what the report would call a leak.
     return {name: name in shown and shown[name].verdict == LEAK for name in names if name not in lost}
 
 
-def _attack(run: Run, planted: Run, names: Collection[str], lost: MutableMapping[str, Failure]) -> Run:
+def _attack(
+    asker: Asker,
+    run: Run,
+    planted: Run,
+    witnesses: Sequence[Witness],
+    names: Collection[str],
+    lost: MutableMapping[str, Failure],
+) -> Run:
     """Make attacks of a run in which something is planted; those that refuse it show nothing, and others stay."""
     scores = {name: one for name, one in run.scores.items() if name not in names}
     for name in names:
         # An attack that refuses what is planted shows nothing, which is no fault.
         with failing_alone(lost, name), suppress(FedAttackError):
-            scores[name] = ATTACKS[name].run(planted.sent, planted.knowledge, device="cpu")
+            if name == "dager" and planted.knowledge.model is None:
+                # The app is asked here, too.
+                inquiry, _ = _inquire(run, witnesses)
+                scores[name] = asker.read_sequences(inquiry, planted.sent)
+            else:
+                scores[name] = ATTACKS[name].run(planted.sent, planted.knowledge, device="cpu")
     return run.with_scores(scores)
 
 

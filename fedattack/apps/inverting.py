@@ -5,8 +5,10 @@ It runs in the process that asks the app; see :mod:`fedattack.apps.answering`. T
 with examples and parameters that want gradients, once for each step that the client makes.
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,9 +19,10 @@ from torch import Tensor, nn
 from fedattack.apps.counting import count_seconds
 from fedattack.apps.player import STEPPING, Player
 from fedattack.attacks import Knowledge
-from fedattack.base.errors import DataError
+from fedattack.attacks.lookups import is_mask
+from fedattack.base.errors import DataError, short
 from fedattack.base.stored import Name
-from fedattack.base.structured import leaves_of
+from fedattack.base.structured import MASK, SEPARATOR, leaves_of, list_searchable, searchable
 from fedattack.learning import LocalSGD
 from fedattack.learning.importing import one_line
 from fedattack.record import Observation, Record
@@ -54,6 +57,10 @@ class AppClient(ClientModel):
         Of the step, under weights of the client's form.
     label
         Where the labels stand in the step, and their shape; ``None`` where the step takes no labels.
+    searched
+        The shapes of what is searched for, by place; what an example is searched by is all of it in a row.
+    fixed
+        By place, (1, …): what is not searched for, such as masks and ids.
     learned
         By the names of the weights, the parameters that the step trains.
     training
@@ -61,41 +68,63 @@ class AppClient(ClientModel):
     """
 
     def __init__(
-        self, tape: Tape, label: tuple[str, tuple[int, ...]] | None, learned: Mapping[str, Tensor], training: LocalSGD
+        self,
+        tape: Tape,
+        label: tuple[str, tuple[int, ...]] | None,
+        searched: Mapping[str, tuple[int, ...]],
+        fixed: Mapping[str, NDArray[Any]],
+        learned: Mapping[str, Tensor],
+        training: LocalSGD,
     ) -> None:
         self.device = torch.device("cpu")
         self.model: nn.Module = nn.Identity()
         # Labels are given to the step as they are.
         self.loss, self.training = "the app's own", training
         self._tape, self._label, self._learned = tape, label, dict(learned)
+        self._searched = searched
+        self._fixed = {place: torch.from_numpy(value) for place, value in fixed.items()}
         self._parameters, self._buffers = {*learned}, set()
         self._momenta = {}
         self._is_together = True
 
     @classmethod
-    def of(cls, player: Player, x: NDArray[np.float32], training: LocalSGD) -> "AppClient":
+    def of(cls, player: Player, x: NDArray[Any], training: LocalSGD) -> "AppClient":
         """Make a client of what plays the app's step.
 
         Raises
         ------
         DataError
-            If the step takes other things than numbers with a point, or normalises by the batch.
+            If the step takes no numbers with a point, or normalises by the batch.
         """
         tape, learned = player.tape, player.find_learned()
         if not learned:
             raise DataError("the app's models do not hold the weights as they are sent")
         if any(isinstance(layer, BATCH_NORM) for model in tape.models for layer in model.modules()):
             raise DataError("the app's model normalises by the batch, and the step is played without")
-        rows = tape.rows.dtype
-        if [*leaves_of(x)] != ["0"] or rows.names is None or "0" not in rows.names:
-            raise DataError("the app's step takes examples of several arrays")
-        if rows["0"].base.kind != "f":
-            raise DataError("the app's step takes examples of whole numbers, which no gradient moves")
-        others = [name for name in rows.names if name != "0"]
+        rows, held = tape.rows.dtype, leaves_of(x)
+        searched: dict[str, tuple[int, ...]] = {}
+        fixed: dict[str, NDArray[Any]] = {}
         label = None
-        if others:
-            label = others[0], rows[others[0]].shape
-        return cls(tape, label, learned, training)
+        for place in rows.names or ():
+            if place not in held:
+                label = place, rows[place].shape
+            elif rows[place].base.kind == "f" and place in (list_searchable(x) or ["0"]):
+                searched[place] = held[place].shape[1:]
+            else:
+                fixed[place] = _find_common(place, held[place])
+        if not searched:
+            raise DataError("the app's step takes examples of whole numbers, which no gradient moves")
+        return cls(tape, label, searched, fixed, learned, training)
+
+    def describe_fixed(self) -> str:
+        """Say what is not searched for; empty if everything is."""
+        if not self._fixed:
+            return ""
+        return (
+            f"of each example the floating-point numbers alone ({short(', '.join(self._searched), 80)}) are searched "
+            f"for; {short(', '.join(self._fixed), 80)} are held fixed: masks at 1, and all else at what is most "
+            "frequent among the attacker's examples"
+        )
 
     def outputs(self, shape: tuple[int, ...]) -> int:
         """Return of how many numbers a label is."""
@@ -124,19 +153,37 @@ class AppClient(ClientModel):
     def _lose(
         self, current: Tensors, buffers: Tensors, records: Tensor, wanted: Tensor, part: Tensor | None
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        leaves = {"0": records}
+        count, leaves = len(records), dict[str, Tensor]()
+        sizes = [math.prod(shape) for shape in self._searched.values()]
+        parts = records.reshape(count, -1).split(sizes, dim=1)
+        for (place, shape), part_of_place in zip(self._searched.items(), parts, strict=True):
+            leaves[place] = part_of_place.reshape(count, *shape)
+        for place, value in self._fixed.items():
+            leaves[place] = value.expand(count, *value.shape[1:])
         if self._label is not None:
             place, shape = self._label
-            leaves[place] = wanted.reshape(len(records), *shape)
+            leaves[place] = wanted.reshape(count, *shape)
         replaced = {id(self._learned[name]): value for name, value in current.items()}
         return self._tape.play(leaves, replaced=replaced), {}
+
+
+def _find_common(place: str, leaf: NDArray[Any]) -> NDArray[Any]:
+    """Return (1, …): 1 of masks, and of all else what is most frequent in each place among examples (n, …)."""
+    if place.split(SEPARATOR)[-1] == MASK or is_mask(leaf):
+        return np.ones_like(leaf[:1])
+    flat = leaf.reshape(len(leaf), -1)
+    columns = []
+    for column in flat.T:
+        values, counts = np.unique(column, return_counts=True)
+        columns.append(values[counts.argmax()])
+    return np.array(columns, dtype=leaf.dtype).reshape(1, *leaf.shape[1:])
 
 
 def invert_replies(
     record: Record,
     knowledge: Knowledge,
     nodes: Sequence[Name],
-    examples: tuple[NDArray[np.float32], NDArray[np.generic]],
+    examples: tuple[NDArray[Any], NDArray[np.generic]],
     play: Callable[[Arrays, str], Player],
     planted: Mapping[str, int] = MappingProxyType({}),
 ) -> tuple[ReconstructedExamples, list[str]]:
@@ -173,7 +220,7 @@ def invert_replies(
     attack = GradientInversion().with_options({"clients": ",".join(nodes)})
     method = attack.method_of(knowledge)
     restarts = {"table": POOLED}.get(method, 1)
-    shape = x.shape[1:]
+    shape = searchable(x).shape[1:]
     coding = box = None
     if method == "table":
         coding = knowledge.coding
@@ -201,6 +248,7 @@ def invert_replies(
             notes.append(f"round {number}, client {client} left out: {one_line(cause)}")
             continue
         found.append(rebuilt)
+        said = of_app.describe_fixed()
         replies.append(InvertedReply(reply.node, client, number, batch.records, 0))
     if not found:
         raise DataError("; ".join(notes) or "no reply can be used")
@@ -208,6 +256,7 @@ def invert_replies(
         "the attacker searched through the clients' own app: it plays one step of the app for each step of theirs, "
         f"with {_ITERATIONS:,} gradients for each reply"
     )
+    notes += [said] if said else []
     # Of rows of a table alone.
     unsure = [each.unsure for each in found if each.unsure is not None]
     return (
@@ -235,7 +284,7 @@ def invert_replies(
 def _read_batch(
     reply: Observation,
     training: LocalSGD,
-    x: NDArray[np.float32],
+    x: NDArray[Any],
     y: NDArray[np.generic],
     is_class: bool,
     play: Callable[[Arrays, str], Player],

@@ -29,7 +29,7 @@ from fedattack.audit.truth import HeldRecords, note_node, write_truth
 from fedattack.base.errors import DataError, FedAttackError, NeedsError, TrustError, short
 from fedattack.base.failures import Failure
 from fedattack.base.reasons import Reason
-from fedattack.base.structured import fields, finite, stack_examples
+from fedattack.base.structured import fields, finite, list_searchable, searchable, stack_examples
 from fedattack.learning import OPTIMIZERS, LocalSGD
 from fedattack.record import Record
 from fedattack.record.folder import Part
@@ -569,8 +569,8 @@ def _find_few(holding: Holding) -> tuple[HeldRecords | None, tuple[str, ...]]:
             keys += complete
             owners += [client.name] * len(complete)
             nodes += client.nodes
-    # No attack reconstructs examples of more than one array.
-    if not keys or fields(holding.sample):
+    # No attack reconstructs ids or masks.
+    if not keys or (fields(holding.sample) and not list_searchable(holding.sample)):
         return None, ()
     examples = _examples(holding, keys)
-    return HeldRecords(examples.x, examples.y, tuple(owners)), tuple(nodes)
+    return HeldRecords(searchable(examples.x), examples.y, tuple(owners)), tuple(nodes)

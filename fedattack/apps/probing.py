@@ -4,7 +4,7 @@ This runs in the process of :mod:`fedattack.apps.answering`, beside a copy of th
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -48,10 +48,13 @@ _SECONDS = 4.0
 _SEED = 0
 
 
-def ask_roles(player: Player, weights: Arrays, x: NDArray[Any], y: NDArray[Any]) -> tuple[ArrayRole, ...]:
-    """Say what each array of the weights is to some of the examples (n, …) with their labels (n,).
+def ask_roles(
+    player: Player, sent: Sequence[Arrays], x: NDArray[Any], y: NDArray[Any], share: float = 1.0
+) -> tuple[ArrayRole, ...]:
+    """Say what each array of models of one form is to some of the examples (n, …) with their labels (n,).
 
-    Gradients are asked for at the weights, and once more where the numbers of each array are in another order.
+    Gradients are asked for at one or more models that were ``sent`` to clients, and once more at the first one with the
+    numbers of each array in another order. They take a ``share`` of the counted time.
 
     Raises
     ------
@@ -59,14 +62,16 @@ def ask_roles(player: Player, weights: Arrays, x: NDArray[Any], y: NDArray[Any])
         If the step gives no gradients, or none that are finite.
     """
     rows = _choose_rows(x, y)
-    models = [weights, _shuffle(weights)]
-    # What travels as whole numbers is not put into another order.
-    if all(np.array_equal(models[1][name], array) for name, array in weights.items()):
-        models = [weights]
+    weights = sent[0]
+    models = [weights]
+    # What travels as whole numbers is not put into another order, and clients may be sent one model in all rounds.
+    for other in (*sent[1:], _shuffle(weights)):
+        if not all(np.array_equal(other[name], array) for name, array in weights.items()):
+            models.append(other)
     player.take(weights)
     seconds = count_seconds(lambda: _probe(player, weights, x[rows[:1], ...], y[rows[:1]]))
     # A few gradients are computed twice, to see whether they may be computed together.
-    most = int(_SECONDS / (2 * len(models) * seconds))
+    most = int(share * _SECONDS / (2 * len(models) * seconds))
     rows = rows[: max(most, FEWEST_EXAMPLES)]
     x, y = x[rows, ...], y[rows]
     probes = []
@@ -83,7 +88,10 @@ def ask_roles(player: Player, weights: Arrays, x: NDArray[Any], y: NDArray[Any])
 
 
 def ask_touched(
-    player: Player, tables: Sequence[TokenTable], clients: Mapping[str, tuple[NDArray[Any], NDArray[Any]]]
+    player: Player,
+    tables: Sequence[TokenTable],
+    clients: Mapping[str, tuple[NDArray[Any], NDArray[Any]]],
+    share: float = 1.0,
 ) -> dict[str, NDArray[Any]] | None:
     """Return which rows of tables have a gradient from each client's examples, under the weights that were taken last.
 
@@ -93,6 +101,8 @@ def ask_touched(
     ----------
     clients
         By name, all examples (n, …) of a client, with their labels (n,).
+    share
+        Of the counted time.
 
     Returns
     -------
@@ -109,7 +119,7 @@ def ask_touched(
     names = [table.name for table in tables]
     first = next(iter(clients.values()))
     of_batch = count_seconds(lambda: next(player.batch_gradients(*first, names)))
-    left = _SECONDS
+    left = share * _SECONDS
     for client, (x, y) in clients.items():
         left -= of_batch * math.ceil(len(y) / player.tape.step.count)
         if whole and left < 0:
@@ -142,6 +152,7 @@ def ask_outputs(
     own: Targets | None,
     training: LocalSGD | None,
     shape: Sequence[int],
+    share: float = 1.0,
 ) -> AskedOutputs | None:
     """Return what enters and leaves the last layer of examples, at models from what clients were sent to their replies.
 
@@ -153,6 +164,8 @@ def ask_outputs(
         Examples of the attacker's own; where it has none, inputs of a ``shape`` are drawn.
     training
         How clients train; ``None`` where nobody knows.
+    share
+        Of the counted time.
 
     Returns
     -------
@@ -185,7 +198,7 @@ def ask_outputs(
 
     # Models of one form take equally long.
     of_model = count_seconds(lambda: ask(models[0][1]()))
-    models = models[: max(1, int(_SECONDS / of_model))]
+    models = models[: max(1, int(share * _SECONDS / of_model))]
     for _, weights in models[1:]:
         ask(weights())
     is_finite = [
@@ -202,6 +215,38 @@ def ask_outputs(
         rows=rows,
         softmax=np.stack([softmax[index] for index in chosen]),
         inputs=np.stack([inputs[index] for index in chosen]),
+    )
+
+
+def join_touched(parts: Sequence[Mapping[str, NDArray[Any]]]) -> dict[str, NDArray[Any]]:
+    """Put together which rows clients' examples touch, of clients that train models of several forms.
+
+    A table that several forms have by one name is one.
+    """
+    names = list(dict.fromkeys(name for part in parts for name in part["names"].tolist()))
+    tables = []
+    for part in parts:
+        indices = np.array([names.index(name) for name in part["names"].tolist()], dtype=np.int64)
+        tables.append(indices[part["tables"]])
+    joined = {key: np.concatenate([part[key] for part in parts]) for key in ("rows", "owners", "whole")}
+    return {"names": np.array(names, dtype=np.str_), "tables": np.concatenate(tables), **joined}
+
+
+def join_outputs(parts: Sequence[AskedOutputs]) -> AskedOutputs:
+    """Put together what models of several forms compute in their last layers, of one or more outputs.
+
+    Forms of other outputs than the first one are left out.
+    """
+    alike = [part for part in parts if part.softmax.shape[2] == parts[0].softmax.shape[2]]
+    # Of each form the same examples, as many as of the one of which fewest were asked.
+    count = min(len(part.rows) for part in alike)
+    widest = max(part.inputs.shape[2] for part in alike)
+    inputs = [np.pad(part.inputs[:, :count], ((0, 0), (0, 0), (0, widest - part.inputs.shape[2]))) for part in alike]
+    return AskedOutputs(
+        *(np.concatenate([getattr(part, name) for part in alike]) for name in ("seqs", "nodes", "shares")),
+        rows=alike[0].rows[:count],
+        softmax=np.concatenate([part.softmax[:, :count] for part in alike]),
+        inputs=np.concatenate(inputs),
     )
 
 
@@ -286,7 +331,7 @@ def _probe(player: Player, weights: Arrays, x: NDArray[Any], y: NDArray[Any]) ->
             left -= math.prod(gradient.shape[1:])
             if left >= 0:
                 kept.setdefault(name, []).append(gradient)
-    missing = {name: "the app's step gives no gradient of it" for name in weights if name not in kept | touched}
+    missing = {name: _say_missing(name, weights, kept | touched) for name in weights if name not in kept | touched}
     # In the order in which the weights are sent: a bias follows its weights.
     return Probe(
         {name: np.concatenate(kept[name]) for name in weights if name in kept},
@@ -294,6 +339,15 @@ def _probe(player: Player, weights: Arrays, x: NDArray[Any], y: NDArray[Any]) ->
         missing,
         {name: np.asarray(array) for name, array in weights.items()},
     )
+
+
+def _say_missing(name: str, weights: Arrays, known: Collection[str]) -> str:
+    """Say why an array has no gradients."""
+    for other in known:
+        # Of an array that stands in a model twice, such as tied weights, there is one gradient.
+        if np.array_equal(weights[name], weights[other]) and np.any(weights[name]):
+            return f"it is {other} under another name"
+    return "the app's step gives no gradient of it"
 
 
 def describe_roles(roles: Sequence[ArrayRole]) -> str:

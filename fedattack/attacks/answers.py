@@ -70,7 +70,8 @@ class AskedOutputs:
     rows
         (examples,): which of the attacker's auxiliary examples were put in; −1 for drawn inputs.
     softmax, inputs
-        (models, examples, classes) and (models, examples, inputs): what leaves the layer, and what enters it.
+        (models, examples, classes) and (models, examples, inputs): what leaves the layer, and what enters it. Of
+        models of several forms, narrower ones have zeros beyond their own inputs.
     """
 
     seqs: Annotated[NDArray[np.int64], Axes("models")]

@@ -105,6 +105,8 @@ class _FirstCall:
 def find_known_first_layer(knowledge: Knowledge) -> FirstLayer:
     """Find the first layer of the clients' model, or by the roles of arrays where the attacker can build none.
 
+    Of models of several forms it is that of the first form that has one.
+
     Raises
     ------
     NeedsError
@@ -112,19 +114,26 @@ def find_known_first_layer(knowledge: Knowledge) -> FirstLayer:
     """
     if knowledge.model is not None:
         return find_first_layer(knowledge.model)
-    layers = []
+    for layer in find_layers_by_form(knowledge).values():
+        return layer
+    raise NeedsError(
+        "it needs a first layer that is fully connected, has a bias and receives the input; by the gradients of "
+        "single examples, no array is one"
+    )
+
+
+def find_layers_by_form(knowledge: Knowledge) -> dict[int, FirstLayer]:
+    """Find by the roles of arrays the first layer of each form of model that has one."""
+    found: dict[int, FirstLayer] = {}
     for role in knowledge.roles:
         if role.kind == FIRST and not role.is_bias and len(role.shape) == 2:
             neurons, inputs = role.shape[::-1] if role.is_transposed else role.shape
             how = role.is_relu, role.is_transposed, role.scale, role.shift, role.columns
-            layers.append(FirstLayer(role.name, role.bias, inputs, neurons, *how))
-    if not layers:
-        raise NeedsError(
-            "it needs a first layer that is fully connected, has a bias and receives the input; by the gradients of "
-            "single examples, no array is one"
-        )
-    # Of several, as of a wide and a deep part, the one that gives away most numbers.
-    return max(layers, key=lambda layer: (layer.inputs, layer.neurons))
+            layer = FirstLayer(role.name, role.bias, inputs, neurons, *how)
+            # Of several, as of a wide and a deep part, the one that gives away most numbers.
+            before = found.get(role.form, layer)
+            found[role.form] = max(before, layer, key=lambda layer: (layer.inputs, layer.neurons))
+    return dict(sorted(found.items()))
 
 
 def count_known_outputs(knowledge: Knowledge) -> int:

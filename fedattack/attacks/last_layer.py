@@ -4,7 +4,8 @@ Where no model can be built, the gradients of examples show both: that of the bi
 softmax, less the label; and that of the weights is its product with what enters.
 """
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fedattack.attacks.knowledge import Knowledge
-from fedattack.attacks.roles import find_head
+from fedattack.attacks.roles import HEAD, ArrayRole, find_head, list_forms
 from fedattack.base.errors import NeedsError
 from fedattack.learning import LocalSGD
 from fedattack.learning.inputs import examples_of, returned_for
@@ -26,13 +27,21 @@ Floats = NDArray[np.float64]
 MOST_EXAMPLES, DRAWN = 500, 200
 """Examples that the attacker computes gradients of, and inputs that it draws where it has none."""
 
+_SHARED = (
+    "it reads how the last layer moves; here a table shares its weights, whose rows move by the ids in examples, too, "
+    "and the layer has no bias"
+)
+
 POINTS = 5
 """Models between start and end of a training that are looked at, at most."""
 
 
 @dataclass(frozen=True)
 class LastLayer:
-    """The last linear layer of a model."""
+    """The last linear layer of a model.
+
+    Where its weights are a table's, too, ``weight`` is its bias: what enters that is the number 1.
+    """
 
     weight: str  # Names of its arrays; ``None`` for a bias that there is not.
     bias: str | None
@@ -43,38 +52,74 @@ class LastLayer:
     def fits(self, arrays: Mapping[str, Any]) -> bool:
         """Say whether arrays hold a layer of as many outputs; how much enters it may differ from client to client."""
         shape = np.shape(arrays.get(self.weight, ()))
+        if self.inputs == 1 and len(shape) == 1:
+            return shape == (self.classes,)
         if len(shape) != 2 or shape[int(self.is_transposed)] != self.classes:
             return False
         return self.bias is None or (self.bias in arrays and arrays[self.bias].size == self.classes)
 
     def join(self, arrays: Mapping[str, Any]) -> Floats:
         """Return weights and bias of it as one matrix (classes, inputs + 1); the bias comes last, if there is one."""
-        weight = np.asarray(arrays[self.weight], dtype=np.float64)
-        if self.is_transposed:
-            weight = weight.T
+        weight = self.orient(np.asarray(arrays[self.weight], dtype=np.float64)[None])[0]
         if self.bias is None:
             return weight
         return np.column_stack([weight, np.asarray(arrays[self.bias], dtype=np.float64).reshape(-1)])
+
+    def orient(self, arrays: Floats) -> Floats:
+        """Return weights, or gradients of them, (n, …) as (n, classes, inputs)."""
+        if self.is_transposed:
+            return arrays.transpose(0, 2, 1)
+        return arrays.reshape(len(arrays), self.classes, -1)
 
 
 def find_known_last_layer(knowledge: Knowledge) -> LastLayer:
     """Find the last layer of the clients' model, or by the roles of arrays where the attacker can build none.
 
+    Of models of several forms it is that of the first form that has one.
+
     Raises
     ------
     NeedsError
-        As :func:`find_last_layer`; or if no array, by the gradients of examples, is the last layer of a softmax.
+        As :func:`find_last_layer`; if no array, by the gradients of examples, is the last layer of a softmax; or if it
+        shares its weights with a table, and has no bias.
     """
     if knowledge.model is not None:
-        return find_last_layer(knowledge.model.build())
-    role = find_head(knowledge.roles)
-    if role is not None:
-        classes, inputs = role.shape[::-1] if role.is_transposed else role.shape
-        return LastLayer(role.name, role.bias or None, classes, inputs, role.is_transposed)
+        model = knowledge.model.build()
+        last = find_last_layer(model)
+        if not _is_table(model, last):
+            return last
+        if last.bias is None:
+            raise NeedsError(_SHARED)
+        return LastLayer(last.bias, None, last.classes, 1)
+    for last in find_last_by_form(knowledge.roles).values():
+        return last
+    if any(role.kind == HEAD and role.is_tied for role in knowledge.roles):
+        raise NeedsError(_SHARED)
     raise NeedsError(
         "it needs a last layer that is linear, and the cross-entropy of a softmax; by the gradients of single "
         "examples, no array is one"
     )
+
+
+def find_last_by_form(roles: Sequence[ArrayRole]) -> dict[int, LastLayer]:
+    """Find by the roles of arrays the last layer of each form of model that has one."""
+    found = {}
+    for of_form in list_forms(roles):
+        role = find_head(of_form)
+        if role is None:
+            continue
+        if role.is_bias:
+            found[role.form] = LastLayer(role.name, None, math.prod(role.shape), 1)
+        else:
+            classes, inputs = role.shape[::-1] if role.is_transposed else role.shape
+            found[role.form] = LastLayer(role.name, role.bias or None, classes, inputs, role.is_transposed)
+    return found
+
+
+def _is_table(model: nn.Module, last: LastLayer) -> bool:
+    """Say whether an embedding shares the weights of the last layer."""
+    tables = [layer.weight for layer in model.modules() if isinstance(layer, nn.Embedding | nn.EmbeddingBag)]
+    return any(model.get_parameter(last.weight) is table for table in tables)
 
 
 def find_last_layer(model: nn.Module) -> LastLayer:
@@ -136,6 +181,8 @@ def compute_outputs(model: nn.Module, last: LastLayer, state: Arrays, x: NDArray
         return None
     inputs, logits = calls[0]
     softmax = torch.softmax(logits.double(), dim=1)
+    if model.get_parameter(last.weight).ndim == 1:
+        inputs = torch.ones((len(x), 1))
     return Outputs(softmax.numpy(), inputs.double().numpy(), last.bias is not None)
 
 
@@ -147,9 +194,7 @@ def find_outputs(
     The gradient of the outputs is u = p − onehot(y), and that of the weights u ⊗ h. Without a bias both are known up to
     a factor, which the loss −log p(y) tells.
     """
-    weight = np.asarray(gradients[last.weight], dtype=np.float64)
-    if last.is_transposed:
-        weight = weight.transpose(0, 2, 1)
+    weight = last.orient(np.asarray(gradients[last.weight], dtype=np.float64))
     rows = np.arange(len(weight))
     if last.bias is not None:
         moved = np.asarray(gradients[last.bias], dtype=np.float64).reshape(len(weight), -1)

@@ -9,9 +9,10 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fedattack.attacks.knowledge import Knowledge
+from fedattack.attacks.roles import find_words
 from fedattack.attacks.tables import TokenTable, list_ids, tables_of
 from fedattack.base.errors import FedAttackError
-from fedattack.base.structured import MASK, fields, leaves_of
+from fedattack.base.structured import MASK, leaves_of
 from fedattack.learning.inputs import examples_of, returned_for
 from fedattack.learning.torch_utils import in_mode
 from fedattack.record import Record
@@ -106,6 +107,8 @@ def trained_sequences(
 ) -> Mapping[str, NDArray[Any]] | None:
     """Return the sequences of ids of each client's examples, of which ``examples`` are as for :func:`used_rows`.
 
+    Where the attacker can build no model, ids are those of the table of words that the gradients of examples showed.
+
     Returns
     -------
     dict or None
@@ -113,22 +116,26 @@ def trained_sequences(
         (sequences,), and ``whole`` (clients,), the clients that are spoken of. ``None`` where examples hold no ids that
         a table of the model takes.
     """
-    model = None
+    model, place = None, ""
     try:
         if knowledge.model is not None:
             model = knowledge.model.build()
+        else:
+            place = find_words(knowledge.roles).ids
     except FedAttackError:
         return None
     tokens: list[NDArray[np.int64]] = []
     owners: list[str] = []
     whole: list[str] = []
     for client, x in examples:
-        if model is None or not len(x):
+        if not len(x):
             return None
-        ids_at = find_ids(model, x)
-        if ids_at is None:
-            return None
-        ids = leaves_of(x)[ids_at[0]]
+        if model is not None:
+            ids_at = find_ids(model, x)
+            if ids_at is None:
+                return None
+            place = ids_at[0]
+        ids = leaves_of(x)[place]
         masks = _mask_of(x)
         whole.append(client)
         for row in range(len(ids)):
@@ -159,9 +166,22 @@ def _list_ids(table: TokenTable, x: NDArray[Any]) -> list[NDArray[np.int64]] | N
 
 def _mask_of(x: NDArray[Any]) -> NDArray[Any] | None:
     """Return the mask of examples; ``None`` where they have none."""
-    if MASK not in fields(x):
-        return None
-    return np.asarray(x[MASK])
+    for place, leaf in leaves_of(x).items():
+        if place == MASK or is_mask(leaf):
+            return np.asarray(leaf)
+    return None
+
+
+def is_mask(leaf: NDArray[Any]) -> bool:
+    """Say whether numbers (n, tokens) are a mask that has no name, as where it is a model's second argument.
+
+    A mask begins with 1 and ends with 1 or 0, and types of tokens begin with 0.
+    """
+    if leaf.ndim != 2 or leaf.shape[1] < 2 or leaf.dtype.kind not in "biuf":
+        return False
+    is_binary = np.isin(leaf, (0, 1)).all() and (leaf[:, 0] == 1).all()
+    # In double precision: whole numbers of computers without signs have no differences below 0.
+    return bool(is_binary and (np.diff(leaf.astype(np.float64), axis=1) <= 0).all())
 
 
 def _keep_unmasked(ids: NDArray[Any], mask: NDArray[Any] | None) -> NDArray[Any]:

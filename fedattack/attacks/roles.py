@@ -3,6 +3,7 @@
 Whoever has the gradients of a few single examples sees what each array does:
 
 - a *table*: some rows move, and which ones depends on the example and not on the weights;
+- *positions*: as many rows move as the example is long, from the first one on;
 - a *linear layer*: the gradient is the outer product of two vectors, of which one is the gradient of the bias. The
   other one is what enters the layer. If that is the example itself, scaled or not, it is the *first layer*;
 - a *head*: the gradient tells the label, by its sign or by the row that moves;
@@ -21,15 +22,16 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from fedattack.base.errors import short
-from fedattack.base.stored import Name, Number
+from fedattack.base.errors import NeedsError, short
+from fedattack.base.stored import OPTIONAL, Name, Number
 from fedattack.base.structured import LABELS, MASK, SEPARATOR, leaves_of
 
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 
-TABLE, FIRST, LINEAR, HEAD, PROJECTION, NORM, OTHER = (
+TABLE, POSITIONS, FIRST, LINEAR, HEAD, PROJECTION, NORM, OTHER = (
     "table",
+    "table of positions",
     "first layer",
     "linear layer",
     "head",
@@ -39,6 +41,9 @@ TABLE, FIRST, LINEAR, HEAD, PROJECTION, NORM, OTHER = (
 )
 """What an array may be to the examples."""
 
+BY_GRADIENTS = "by the gradients of single examples"
+"""How it begins what is said of arrays whose roles are known."""
+
 FEWEST = 10
 """Rows of the smallest table: of fewer, hardly any client leaves one out."""
 
@@ -47,6 +52,9 @@ BY_ROW = "the row that moves is the label of the example"
 
 BY_SOFTMAX = "the gradient of each example is negative only at the label, and adds up to 0, as a softmax's does"
 """The evidence of a head whose loss is the cross-entropy of a softmax."""
+
+BY_APART = "of the rows that an example does not name, the gradient is of another sign at the label alone"
+"""The evidence of a head that shares a table."""
 
 FEWEST_EXAMPLES = 3
 """Examples of which gradients are needed: of fewer, nothing shows what depends on the example."""
@@ -110,7 +118,9 @@ class ArrayRole:
     is_transposed
         Whether a neuron of the layer is a column of the array.
     is_tied
-        Whether an output layer shares a table.
+        Whether an output layer shares a table: the array is then a table, and a head as well where it tells labels.
+    ids
+        The place in examples whose ids are the rows of a table; empty where nothing shows one.
     is_softmax
         Whether the gradients of a head's outputs add up to 0, as those of a softmax's cross-entropy do.
     is_relu
@@ -120,6 +130,8 @@ class ArrayRole:
         for each.
     columns
         Which of the example's numbers enter a first layer, in their order; empty for all.
+    form
+        Of which form of model the array is, where clients send models of several: their order in the record.
     """
 
     name: Name
@@ -129,11 +141,13 @@ class ArrayRole:
     bias: Name = ""
     is_transposed: bool = False
     is_tied: bool = False
+    ids: Annotated[Name, OPTIONAL] = ""
     is_softmax: bool = False
     is_relu: bool = False
     scale: Annotated[tuple[float, ...], Field(min_length=1)] = (1.0,)
     shift: Annotated[tuple[float, ...], Field(min_length=1)] = (0.0,)
     columns: tuple[Number, ...] = ()
+    form: Annotated[Number, OPTIONAL] = 0
 
     @property
     def is_bias(self) -> bool:
@@ -193,18 +207,55 @@ def find_roles(probes: Sequence[Probe], x: NDArray[Any], y: NDArray[Any]) -> tup
     for name in names:
         if name in tables:
             roles.append(tables[name])
+            if tables[name].is_tied and _tells_apart(probes[0].gradients[name], x, y, tables[name].ids):
+                roles.append(replace(tables[name], kind=HEAD, evidence=BY_APART))
         else:
             telling = [of_probe[name] for of_probe, probe in zip(found, probes, strict=True) if _tells(probe, name)]
             roles += _agree(telling or [found[0][name]])
     return tuple(roles)
 
 
+def list_forms(roles: Sequence[ArrayRole]) -> list[tuple[ArrayRole, ...]]:
+    """List the roles of each form of model, in the order of the forms."""
+    forms = sorted({role.form for role in roles})
+    return [tuple(role for role in roles if role.form == form) for form in forms]
+
+
+def choose_form(roles: Sequence[ArrayRole], arrays: Mapping[str, NDArray[Any]]) -> tuple[ArrayRole, ...]:
+    """Return the roles of the form of model that these arrays have; those of the first form where none has it."""
+    forms = list_forms(roles)
+    for of_form in forms:
+        if all(role.name in arrays and np.shape(arrays[role.name]) == role.shape for role in of_form):
+            return of_form
+    return next(iter(forms), ())
+
+
 def find_head(roles: Sequence[ArrayRole]) -> ArrayRole | None:
-    """Return the weights of the last layer of a softmax; ``None`` where there are none, and the last one of several."""
-    for role in reversed(roles):
-        if role.kind == HEAD and role.is_softmax and not role.is_bias and len(role.shape) == 2:
-            return role
-    return None
+    """Return the weights of the last layer of a softmax; ``None`` where there are none, and the last one of several.
+
+    Where all weights are a table's or unknown, it is the bias of that layer, if there is one.
+    """
+    heads = [role for role in roles if role.kind == HEAD and role.is_softmax]
+    weights = [role for role in heads if not role.is_bias and len(role.shape) == 2]
+    owned = {role.bias for role in heads if not role.is_bias}
+    biases = [role for role in heads if role.is_bias and role.name not in owned]
+    return next(reversed(weights or biases), None)
+
+
+def find_words(roles: Sequence[ArrayRole]) -> ArrayRole:
+    """Return the table of tokens of a model with attention.
+
+    Raises
+    ------
+    NeedsError
+        If no array is a table of the ids in the examples, or none are projections of attention.
+    """
+    tables = [role for role in roles if role.kind == TABLE and role.ids]
+    if not tables:
+        raise NeedsError(f"{BY_GRADIENTS}, no array is a table whose rows are the ids in the examples")
+    if not any(role.kind == PROJECTION for role in roles):
+        raise NeedsError(f"{BY_GRADIENTS}, no arrays are projections of attention")
+    return max(tables, key=lambda role: role.shape[0])
 
 
 def _list_shapes(probes: Sequence[Probe], names: Sequence[str]) -> dict[str, tuple[int, ...]]:
@@ -301,26 +352,8 @@ class _Finder:
         def role(kind: str, evidence: str, **facts: Any) -> ArrayRole:
             return ArrayRole(name, (), kind, evidence, **facts)
 
-        if name in self._probe.missing:
-            yield role(OTHER, self._probe.missing[name])
-            return
-        if name not in self._gradients:
-            why = "no gradients of it are known"
-            if name in self._probe.touched:
-                why = "its gradients are too large to be compared"
-            yield role(OTHER, why)
-            return
-        if not self._gradients[name].any():
-            yield role(OTHER, "no example moves it")
-            return
         if layer is None:
-            if self._tells_by_row(name):
-                yield role(HEAD, BY_ROW)
-                return
-            why = "its gradients are not outer products, and all of its rows move"
-            if self._gradients[name].ndim < 3:
-                why = "no matrix has gradients that are outer products with it"
-            yield role(OTHER, why)
+            yield self._find_unlayered(name)
             return
         facts = {"bias": layer.bias, "is_transposed": layer.is_transposed}
         found = False
@@ -335,6 +368,26 @@ class _Finder:
         if not found:
             by_bias = f"the gradient of {layer.bias}" if layer.bias else "a vector"
             yield role(LINEAR, f"its gradient is the outer product of {by_bias} and what enters it", **facts)
+
+    def _find_unlayered(self, name: str) -> ArrayRole:
+        """Return what an array is whose gradients are no outer products."""
+        if name in self._probe.missing:
+            return ArrayRole(name, (), OTHER, self._probe.missing[name])
+        if name not in self._gradients:
+            why = "no gradients of it are known"
+            if name in self._probe.touched:
+                why = "its gradients are too large to be compared"
+            return ArrayRole(name, (), OTHER, why)
+        if not self._gradients[name].any():
+            return ArrayRole(name, (), OTHER, "no example moves it")
+        if self._tells_by_row(name):
+            return ArrayRole(name, (), HEAD, BY_ROW)
+        if self._is_bias_of_softmax(name):
+            return ArrayRole(name, (), HEAD, BY_SOFTMAX, bias=name, is_softmax=True)
+        why = "its gradients are not outer products, and all of its rows move"
+        if self._gradients[name].ndim < 3:
+            why = "no matrix has gradients that are outer products with it"
+        return ArrayRole(name, (), OTHER, why)
 
     def _read_entering(self, layer: _Layer) -> tuple[str, dict[str, Any]] | None:
         """Say how the example enters a layer with a bias; ``None`` if it does not, or nothing shows it."""
@@ -409,6 +462,14 @@ class _Finder:
         labels = self._labels
         alone = (touched.sum(axis=1) == 1).all() and touched[np.arange(len(labels)), labels].all()
         return bool(alone and len(np.unique(labels)) > 1)
+
+    def _is_bias_of_softmax(self, name: str) -> bool:
+        """Say whether a vector that is the bias of no matrix moves as the outputs of a softmax."""
+        gradient = self._gradients[name]
+        if name in self._biases or gradient.ndim != 2 or gradient.shape[1] < 2:
+            return False
+        seen = gradient.any(axis=1)
+        return self._tell_labels(_Layer(gradient, np.ones((len(gradient), 1)), name, False, seen)) == BY_SOFTMAX
 
     def _mark_projections(self, roles: dict[str, list[ArrayRole]]) -> None:
         """Mark matrices whose gradients lie in one span with those of another one, of few directions.
@@ -608,7 +669,7 @@ def _find_tables(
     y: NDArray[Any],
     found: Sequence[Mapping[str, Sequence[ArrayRole]]],
 ) -> Iterator[ArrayRole]:
-    """Yield the arrays of which some rows move, and which ones depends on the example and not on the weights."""
+    """Yield tables and positions: some rows move, and which ones depends on the example and not on the weights."""
     for name in probes[0].touched:
         # A bias is a vector, and what tells labels by its rows is no table.
         kinds = {role.kind for of_probe in found for role in of_probe.get(name, ())}
@@ -623,16 +684,34 @@ def _find_tables(
         patterns = np.unique(touched[0][moved], axis=0)
         share = float(np.median(touched[0][moved].mean(axis=1)))
         is_same = len(touched) > 1 and all(_move_alike(touched[0], other) for other in touched[1:])
+        if is_same and not ids and _are_positions(touched[0][moved], x):
+            evidence = (
+                f"rows move one after the other, as many as the example is long: up to {touched[0].sum(axis=1).max()}"
+            )
+            yield ArrayRole(name, shapes[name], POSITIONS, evidence)
+            continue
         if len(patterns) > 1 and (ids or (is_same and share <= _ALONE)):
             said = ids and f"the rows that move are those that examples name in {ids}"
             by_weights = "which rows move depends on the example, and not on the weights"
             evidence = said or f"{by_weights}: {share:.0%} of {rows:,} rows in the middle"
-            yield ArrayRole(name, shapes[name], TABLE, evidence)
-        elif _is_tied(probes[0].gradients.get(name), x, rows):
+            yield ArrayRole(name, shapes[name], TABLE, evidence, ids=ids)
+        elif place := _find_tied(probes[0].gradients.get(name), x, rows):
             evidence = (
                 "the rows that examples name and all others, which a shared output moves, move in different directions"
             )
-            yield ArrayRole(name, shapes[name], TABLE, evidence, is_tied=True)
+            yield ArrayRole(name, shapes[name], TABLE, evidence, is_tied=True, ids=place)
+
+
+def _are_positions(touched: Flags, x: NDArray[Any]) -> bool:
+    """Say whether rows move one after the other, from the same one on, as many as examples are long."""
+    counts, starts = touched.sum(axis=1), touched.argmax(axis=1)
+    rows = np.arange(touched.shape[1])
+    run = (rows >= starts[:, None]) & (rows < (starts + counts)[:, None])
+    if (starts != starts[0]).any() or (touched != run).any() or counts.max() < 2:
+        return False
+    longest = [ids.shape[1] for _, ids in _list_ids(x) if ids.ndim == 2]
+    # Of examples of one length each has to move that many.
+    return any(counts.max() == most or (counts.max() < most and len(np.unique(counts)) > 1) for most in longest)
 
 
 def _move_alike(touched: Flags, others: Flags) -> bool:
@@ -668,14 +747,15 @@ def _list_ids(x: NDArray[Any]) -> Iterator[tuple[str, NDArray[Any]]]:
             yield place, leaf
 
 
-def _is_tied(gradient: NDArray[Any] | None, x: NDArray[Any], rows: int) -> bool:
-    """Say whether the rows that examples name stick out of the span of the others, as where a layer shares a table.
+def _find_tied(gradient: NDArray[Any] | None, x: NDArray[Any], rows: int) -> str:
+    """Return the place in examples whose rows stick out of the span of the others, as where a layer shares a table.
 
-    All rows move by what enters the shared output, in few directions; those that are looked up move aside as well.
+    It is empty if there is none. All rows move by what enters the shared output, in few directions; those that are
+    looked up move aside as well.
     """
     if gradient is None or gradient.ndim != 3:
-        return False
-    for _, ids in _list_ids(x):
+        return ""
+    for place, ids in _list_ids(x):
         if ids.max() >= rows:
             continue
         apart = []
@@ -683,9 +763,33 @@ def _is_tied(gradient: NDArray[Any] | None, x: NDArray[Any], rows: int) -> bool:
             named = np.unique(own).astype(np.int64)
             span = _span_of(np.delete(moved, named, axis=0))
             if span.shape[1] >= moved.shape[1]:
-                return False
+                return ""
             aside = moved[named] - moved[named] @ span @ span.T
             apart.append(np.linalg.norm(aside) > _ROUNDING * np.linalg.norm(moved[named]))
         if apart and all(apart):
-            return True
-    return False
+            return place
+    return ""
+
+
+def _tells_apart(gradient: NDArray[Any], x: NDArray[Any], y: NDArray[Any], place: str) -> bool:
+    """Say whether a table that an output layer shares tells labels, by the rows that an example does not name."""
+    labels = _read_labels(y)
+    if labels is None or labels.max() >= gradient.shape[1]:
+        return False
+    told = set()
+    seen = 0
+    for moved, own, label in zip(gradient.astype(np.float64), leaves_of(x)[place], labels, strict=True):
+        named = np.unique(own).astype(np.int64)
+        # A label that is looked up, too, moves both ways.
+        if label in named:
+            continue
+        others = np.delete(moved, [*named, label], axis=0)
+        # All rows go the way of what enters the output.
+        way = others[np.square(others).sum(axis=1).argmax()]
+        along = others @ way
+        lowest = _ROUNDING * along.max()
+        if moved[label] @ way >= -lowest or along.min() < -lowest:
+            return False
+        told.add(label)
+        seen += 1
+    return seen >= FEWEST_EXAMPLES and len(told) > 1

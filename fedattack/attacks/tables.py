@@ -87,10 +87,14 @@ def tables_of(model: nn.Module | None, knowledge: Knowledge, record: Record | No
 def find_tables_by_roles(roles: Sequence[ArrayRole], knowledge: Knowledge) -> list[TokenTable]:
     """Find the tables among arrays whose roles gradients showed, the one with most rows first.
 
-    A first layer is a table in those inputs that are 0 or 1 in all examples of the attacker's.
+    A first layer is a table in those inputs that are 0 or 1 in all examples of the attacker's. Of models of several
+    forms, a table that others have by the same name is one.
     """
-    tables = []
-    for role in roles:
+    tables: list[TokenTable] = []
+    # The one with most rows first.
+    for role in sorted(roles, key=lambda role: -max(role.shape, default=0)):
+        if any(table.name == role.name for table in tables):
+            continue
         if role.name in (knowledge.frozen or {}) or len(role.shape) != 2:
             continue
         module = role.name.rpartition(".")[0]

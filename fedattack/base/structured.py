@@ -167,6 +167,28 @@ def flat(x: NDArray[Any]) -> NDArray[Any]:
     return np.concatenate([leaf.reshape(len(x), -1) for leaf in leaves_of(x).values()], axis=1)
 
 
+def searchable(x: NDArray[Any]) -> NDArray[Any]:
+    """Return the floating-point numbers of each example, which a gradient could move: in a row, (n, numbers).
+
+    One array is returned as it is, (n, …). Of what holds ids and masks alone there are none.
+    """
+    if not fields(x):
+        return x
+    parts = [np.zeros((len(x), 0), np.float32)]
+    for place in list_searchable(x):
+        parts.append(np.asarray(x[place], np.float32).reshape(len(x), -1))
+    return np.concatenate(parts, axis=1)
+
+
+def list_searchable(x: NDArray[Any]) -> list[str]:
+    """List the places of the floating-point numbers in an example of several arrays, but for labels and masks."""
+    found = []
+    for place in fields(x):
+        if x.dtype[place].base.kind == "f" and place.split(SEPARATOR)[-1] not in (MASK, *LABELS):
+            found.append(place)
+    return found
+
+
 def contents(x: NDArray[Any]) -> Iterator[bytes]:
     """Give the bytes of each example, without padding, and as float32 and int64: what two of it have in common."""
     leaves = {}

@@ -142,8 +142,9 @@ def test_labels_are_counted_in_a_step_on_all_of_a_client_s_targets(tmp_path, her
     (evidence,) = done.runs
 
     def show(count):
-        planted, _ = room._step(tmp_path / str(count), (count,), Asker(app), evidence, witnesses_of(part), None)
-        changed = room._attack(evidence, planted[count], ["labels"], {})
+        asker, seen = Asker(app), witnesses_of(part)
+        planted, _ = room._step(tmp_path / str(count), (count,), asker, evidence, seen, None)
+        changed = room._attack(asker, evidence, planted[count], seen, ["labels"], {})
         return room._headlines([changed], ["labels"], {}, {})["labels"]
 
     shown, of_few = show(ALL), show(1)

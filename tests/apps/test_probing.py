@@ -26,7 +26,7 @@ def probed(few):
     """Ask a step all that is asked by gradients."""
     x, y = examples()
     player, received = player_of(*few, x, y)
-    roles = ask_roles(player, received, x, y)
+    roles = ask_roles(player, [received], x, y)
     last = find_known_last_layer(Knowledge(roles=roles))
     table = TokenTable(last.weight, "", False, np.arange(last.classes))
 
@@ -35,7 +35,7 @@ def probed(few):
         clients = {str(client): (x[20 * client :][:20], y[20 * client :][:20]) for client in range(5)}
         touched = ask_touched(player, [table], clients)
         outputs = ask_outputs(player, last, Record(few[0].record), Targets(x, y), TRAINING, (20,))
-        return ask_roles(player, received, x, y), touched, outputs
+        return ask_roles(player, [received], x, y), touched, outputs
 
     return probe
 

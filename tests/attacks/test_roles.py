@@ -7,7 +7,7 @@ from torch import nn
 
 from fedattack.attacks import Knowledge, ModelKnowledge, Targets
 from fedattack.attacks.first_layer import find_first_layer
-from fedattack.attacks.last_layer import find_last_layer
+from fedattack.attacks.last_layer import find_known_last_layer, find_last_layer
 from fedattack.attacks.roles import (
     BY_ROW,
     FIRST,
@@ -15,6 +15,7 @@ from fedattack.attacks.roles import (
     LINEAR,
     NORM,
     OTHER,
+    POSITIONS,
     PROJECTION,
     TABLE,
     Probe,
@@ -301,3 +302,76 @@ def test_a_model_that_is_sure_of_most_examples_says_nothing_and_contradicts_noth
     few = {"weight": table.touched["weight"] & left[:, None]}
     (role,) = find_roles([table, Probe({}, few)], np.zeros((EXAMPLES, 2)) + 0.5, labels().numpy())
     assert role.kind != TABLE
+
+
+class Tied(WordModel):
+    """The next word of a text, by a layer that shares the table; it may have a bias."""
+
+    def __init__(self, bias: bool):
+        super().__init__(tied=True)
+        self.shift = nn.Parameter(torch.zeros(self.embed.num_embeddings)) if bias else None
+
+    def forward(self, ids):
+        logits = super().forward(ids)
+        return logits if self.shift is None else logits + self.shift
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_a_head_that_shares_a_table_is_both(bias):
+    torch.manual_seed(0)
+    words = torch.arange(900, 900 + EXAMPLES)
+    roles = roles_of(Tied(bias), ids(800, 20), words)
+    kinds = kinds_of(roles)
+    assert kinds["embed.weight"] == [TABLE, HEAD]
+    assert {role.is_tied for role in roles if role.name == "embed.weight"} == {True}
+    assert {role.ids for role in roles if role.kind == TABLE} == {"0"}
+    assert kinds.get("shift") == ([HEAD] if bias else None)
+    # The bias alone tells how many examples have a label; from the table's rows nobody reads that off.
+    if bias:
+        last = find_known_last_layer(Knowledge(roles=roles))
+        assert (last.weight, last.bias, last.classes, last.inputs) == ("shift", None, 1088, 1)
+    else:
+        with pytest.raises(NeedsError, match="a table shares its weights"):
+            find_known_last_layer(Knowledge(roles=roles))
+    # The null: labels that have nothing to do with the gradients.
+    others = roles_of(Tied(bias), ids(800, 20), words)
+    found = find_roles([probe_of(Tied(bias), ids(800, 20), words)], ids(800, 20).numpy(), np.roll(words.numpy(), 1))
+    assert HEAD in {role.kind for role in others}
+    assert HEAD not in {role.kind for role in found}
+
+
+def test_a_bias_tells_labels_where_its_weights_are_no_outer_products():
+    class Pooled(nn.Module):
+        """Labels by the largest of three layers' outputs, each with the same bias."""
+
+        def __init__(self):
+            super().__init__()
+            self.many, self.shift = nn.Parameter(torch.randn(3, 9, CLASSES)), nn.Parameter(torch.zeros(CLASSES))
+
+        def forward(self, x):
+            return (x @ self.many).logsumexp(dim=0) + self.shift
+
+    torch.manual_seed(0)
+    roles = roles_of(Pooled(), torch.randn(EXAMPLES, 9), labels())
+    assert kinds_of(roles) == {"many": [OTHER], "shift": [HEAD]}
+
+
+def test_positions_are_those_that_move_one_after_the_other():
+    class Placed(WordModel):
+        """Words in their places, of which a text ends at the first 0."""
+
+        def __init__(self):
+            super().__init__()
+            self.places = nn.Embedding(40, 8)
+
+        def forward(self, ids):
+            there = (ids > 0).float()[:, :, None]
+            placed = self.embed(ids) + self.places(torch.arange(ids.shape[1]))
+            return self.out(torch.tanh(placed * there).sum(dim=1))
+
+    torch.manual_seed(0)
+    for shortest in (20, 12):
+        lengths = torch.linspace(shortest, 20, EXAMPLES).long()
+        x = ids(1088, 20) * (torch.arange(20) < lengths[:, None])
+        kinds = kinds_of(roles_of(Placed(), x, labels()))
+        assert (kinds["places.weight"], kinds["embed.weight"]) == ([POSITIONS], [TABLE])

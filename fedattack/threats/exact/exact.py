@@ -13,12 +13,14 @@ from fedattack.attacks.first_layer import (
     FirstLayer,
     count_known_outputs,
     find_known_first_layer,
+    find_layers_by_form,
     find_own_neurons,
 )
 from fedattack.attacks.knowledge import Knowledge
 from fedattack.attacks.local_models import readable
 from fedattack.attacks.matching import check_model, is_finite
 from fedattack.attacks.replies import list_updates, spread_replies, why_left_out
+from fedattack.attacks.roles import choose_form, list_forms
 from fedattack.base.errors import FedAttackError, NeedsError, RecordError
 from fedattack.base.stored import OPTIONAL, Axes, Name, Number
 from fedattack.learning.importing import Asked
@@ -166,6 +168,7 @@ class _FirstLayerUpdate:
     start: Floats  # (neurons, inputs + 1): weights and bias as they were sent, and how they moved.
     moved: Floats
     rounding: Floats  # (neurons,): how far an entry may be off.
+    layer: FirstLayer  # The layer, of the form of model that the client was sent.
     is_sum: bool  # Whether it is a sum of which no client alone moves the neurons.
     # Whether all examples pull at the first layer in one direction, as of weights that bring out one class.
     one_way: bool = False
@@ -194,6 +197,9 @@ class _UpdateReader:
     def __init__(self, options: ExactOptions, layer: FirstLayer, seen: Seen) -> None:
         record, knowledge = seen.record, seen.knowledge
         self.options, self.layer, self.record = options, layer, record
+        # Of models of one form all is known of the layer; of others it is that of the form that a client was sent.
+        self.roles = knowledge.roles if knowledge.model is None and len(list_forms(knowledge.roles)) > 1 else ()
+        self.layers = find_layers_by_form(knowledge)
         self.known = read_known_values(knowledge, layer.inputs, layer.columns)
         self.rng = np.random.default_rng(seen.seed)
         self.training = knowledge.training
@@ -217,7 +223,8 @@ class _UpdateReader:
             for replies, start, sent, where in list_updates(round_, chosen.get(round_.seq, set())):
                 of_each = any(reply.singled_out for reply in replies) and round_.aggregate is not None
                 first = self._mean_of_starts(replies) if of_each else readable(start)
-                read = self._read(first, sent, round_)
+                layer = self._layer_of(first or {})
+                read = self._read(layer, first, sent, round_)
                 if isinstance(read, str):
                     notes.append(f"{where}: {read}")
                 elif of_each:
@@ -229,7 +236,18 @@ class _UpdateReader:
                         # A reply that was taken out of a sum has the rounding of the sum.
                         rounding = np.maximum(rounding, _ROUNDINGS * self.weighing.error([batch]))
                     nodes, one_way = tuple(reply.node for reply in replies), _has_one_output(first or {})
-                    yield _FirstLayerUpdate(round_.number, nodes, batch, before, moved, rounding, self.is_sum, one_way)
+                    of_layer = before, moved, rounding, layer or self.layer
+                    yield _FirstLayerUpdate(round_.number, nodes, batch, *of_layer, self.is_sum, one_way)
+
+    def _layer_of(self, arrays: Arrays) -> FirstLayer | None:
+        """Return the first layer of the form of model that these arrays have; ``None`` where that has none."""
+        if not self.roles:
+            return self.layer
+        layer = self.layers.get(choose_form(self.roles, arrays)[0].form)
+        # What is read of all clients is numbers of the same columns.
+        if layer is None or (layer.inputs, layer.columns) != (self.layer.inputs, self.layer.columns):
+            return None
+        return layer
 
     def _mean_of_starts(self, replies: Sequence[Observation]) -> Arrays | None:
         """Return the mean of the first layers that clients were sent, weighed as what they sent back."""
@@ -256,37 +274,42 @@ class _UpdateReader:
             share = count / sum(counts)
             if rows.any() and moved[rows].any():
                 own = moved[rows] / share, rounding[rows] / share
-                yield _FirstLayerUpdate(round_.number, (reply.node,), int(count), start[rows], *own, is_sum=False)
+                of_layer = start[rows], *own, self.layer
+                yield _FirstLayerUpdate(round_.number, (reply.node,), int(count), *of_layer, is_sum=False)
 
-    def _read(self, start: Arrays | None, sent: Arrays | None, round_: Round) -> tuple[Floats, Floats, Floats] | str:
+    def _read(
+        self, layer: FirstLayer | None, start: Arrays | None, sent: Arrays | None, round_: Round
+    ) -> tuple[Floats, Floats, Floats] | str:
         """Return start, movement and rounding of the first layer, or why they cannot be read."""
         if start is None or sent is None:
             return "the record lacks the model that was sent, or the reply"
+        if layer is None:
+            return "in models of its form, no array is a first layer that takes the same numbers as those of others"
         try:
-            before, after = self.layer.join(start), self.layer.join(sent)
+            before, after = layer.join(start), layer.join(sent)
             # A mean may be stored more finely than the models that are in it.
-            epsilon = max(_epsilon(arrays[name]) for arrays in (start, sent) for name in self.layer.names)
+            epsilon = max(_epsilon(arrays[name]) for arrays in (start, sent) for name in layer.names)
         except (KeyError, RecordError, ValueError):
-            return f"{self.layer.weight} or its bias is not in it, or cannot be read"
+            return f"{layer.weight} or its bias is not in it, or cannot be read"
         # Clients may have layers of different widths, if no model says how many neurons there are.
-        if before.shape != after.shape or before.shape[1] != self.layer.inputs + 1:
-            return f"{self.layer.weight} has a shape different from the model's"
+        if before.shape != after.shape or before.shape[1] != layer.inputs + 1:
+            return f"{layer.weight} has a shape different from the model's"
         if not is_finite([before, after]):
-            return f"{self.layer.weight} or its bias holds numbers that are not finite"
+            return f"{layer.weight} or its bias holds numbers that are not finite"
         is_gradient = round_.protocol == "fedsgd"
         moved, largest = after, np.abs(after)
         if not is_gradient:
             moved, largest = after - before, np.maximum(np.abs(before), largest)
         if not moved.any():
             return "its first layer did not move"
-        rounding = epsilon * largest.max(axis=1) * self.layer.coarsening
+        rounding = epsilon * largest.max(axis=1) * layer.coarsening
         rounding = np.maximum(_ROUNDINGS * rounding, 1e-300)
         if self.is_sum:
             # Updates are read twice, and this takes long.
             if round_.seq not in self.noises:
                 self.noises[round_.seq] = _find_noise(moved)
             rounding = np.maximum(rounding, self.noises[round_.seq])
-        return self.layer.unscale_weights(before), self.layer.unscale_movement(moved), rounding
+        return layer.unscale_weights(before), layer.unscale_movement(moved), rounding
 
     def look(self, update: _FirstLayerUpdate) -> None:
         """Read one update."""
@@ -296,7 +319,7 @@ class _UpdateReader:
             client = update.nodes[0]
             whose = self.nodes[client]
         steps = self._count_steps(update)
-        is_active = self.layer.is_relu and steps == 1
+        is_active = update.layer.is_relu and steps == 1
         if self.numbers <= _MOST_NUMBERS:
             candidates = self._divide(update, number, is_active=is_active)
             self.candidates.setdefault(whose, []).append(candidates)
@@ -337,7 +360,7 @@ class _UpdateReader:
             return refuse(inputs, "draws=0 leaves it out")
         if find_bins(update.start):
             return refuse(inputs, "its neurons look in one direction, so they are read one by one")
-        if not self.layer.is_relu:
+        if not update.layer.is_relu:
             return refuse(inputs, "no ReLU follows the first layer: no example leaves a neuron at zero")
         if steps > 1 and len(update.nodes) > 1:
             return refuse(inputs, "several clients took several steps each")

@@ -20,6 +20,7 @@ from scipy.special import gammaln
 from fedattack.audit.judge import Case
 from fedattack.audit.truth import HeldRecords
 from fedattack.base.errors import DataError
+from fedattack.base.structured import searchable
 from fedattack.learning.importing import trust_given
 from fedattack.record import Observation
 from fedattack.threats.inversion.exchange import AttackedClient, Exchanged, exchange
@@ -94,7 +95,7 @@ class InversionCase(Case[ReconstructedExamples]):
     @cached_property
     def limits(self) -> tuple[Images, Images]:
         """Least and largest inputs of the data, per channel or column, in a shape that broadcasts with examples."""
-        x = np.concatenate([self.truth.evaluation[0], self.held.x])
+        x = np.concatenate([searchable(self.truth.evaluation[0]), self.held.x])
         axes = (0, *range(2, x.ndim))
         return x.min(axis=axes, keepdims=True), x.max(axis=axes, keepdims=True)
 
@@ -155,7 +156,7 @@ class InversionCase(Case[ReconstructedExamples]):
             replies = [self.reconstruct(self.batches[index][0]) for index in indices]
             attacked.append(AttackedClient(self.true_records(rows), self.label_cells(self.held.y[rows]), replies))
         rng = np.random.default_rng((self.seed, _EXCHANGING))
-        return exchange(attacked, (self.scale(unheld), self.label_cells(labels)), RECOGNISED, rng, draws)
+        return exchange(attacked, (self.scale(searchable(unheld)), self.label_cells(labels)), RECOGNISED, rng, draws)
 
     def label_cells(self, labels: NDArray[Any]) -> NDArray[np.int64]:
         """Return the groups (n,) within which examples are exchanged: their classes, or one group of all."""
@@ -211,7 +212,7 @@ class InversionCase(Case[ReconstructedExamples]):
         """What two guesses without any gradient give; the second knows the label."""
         draw = np.random.default_rng((self.seed, _DRAWING))
         unheld, labels = self.truth.evaluation
-        candidates = self.scale(unheld)
+        candidates = self.scale(searchable(unheld))
         guesses: dict[str, list[Compared]] = {RANDOM: [], MEAN: []}
         for _, _, rows in self.batches:
             truth = self.true_records(rows)

@@ -21,12 +21,14 @@ from fedattack.attacks.last_layer import (
     compute_outputs,
     draw_inputs,
     find_known_last_layer,
+    find_last_by_form,
     interpolate,
     list_shares,
 )
 from fedattack.attacks.local_models import readable
 from fedattack.attacks.matching import check_model, fits_model, is_finite
 from fedattack.attacks.replies import MOST_EXAMPLES, list_updates, spread_replies, why_left_out
+from fedattack.attacks.roles import ArrayRole, choose_form, list_forms
 from fedattack.base.errors import FedAttackError, NeedsError, short
 from fedattack.base.stored import Axes, Name, Number
 from fedattack.learning import LocalSGD
@@ -223,6 +225,7 @@ class _Update:
     start: Arrays  # The model that was sent, and what came back: models, or gradients.
     sent: Arrays
     is_common: bool  # Whether others were sent the same model.
+    last: LastLayer  # The last layer, of the form of model that the clients were sent.
 
     @property
     def examples(self) -> int:
@@ -236,6 +239,9 @@ class _Estimator:
 
     model: nn.Module | None  # The architecture; ``None`` where the clients' own app was asked in its place.
     last: LastLayer
+    # By form of model, where clients send models of several, what arrays are, and the last layers of as many classes.
+    roles: Sequence[ArrayRole]
+    of_forms: Mapping[int, LastLayer]
     asked: AskedOutputs | None  # What the app showed.
     x: NDArray[Any] | None  # Examples of the attacker's with their labels; drawn inputs have none.
     labels: NDArray[np.int64] | None
@@ -270,7 +276,20 @@ class _Estimator:
             if labels is not None:
                 used = "iDLG and LLG with both terms are not used"
             notes.append(f"it is not known how clients train, so the length of a step is unknown: {used}")
-        return cls(model, last, asked, x, labels, prior, training, gradients)
+        roles: Sequence[ArrayRole] = ()
+        if model is None and len(list_forms(knowledge.roles)) > 1:
+            roles = knowledge.roles
+        of_forms = {}
+        for form, of_form in find_last_by_form(roles).items():
+            if of_form.classes == last.classes:
+                of_forms[form] = of_form
+        return cls(model, last, roles, of_forms, asked, x, labels, prior, training, gradients)
+
+    def find_last(self, arrays: Arrays) -> LastLayer | None:
+        """Return the last layer of the form of model that arrays have; ``None`` where that has none."""
+        if not self.roles:
+            return self.last
+        return self.of_forms.get(choose_form(self.roles, arrays)[0].form)
 
     def weigh(self, update: _Update) -> dict[str, float]:
         """Say by node which share of an update is whose: by examples, and by the length of its training."""
@@ -282,8 +301,8 @@ class _Estimator:
 
     def find_common(self, updates: Sequence[_Update]) -> Floats | None:
         """Return the mean gradient of the bias (classes,) in the updates of a round; ``None`` if it says nothing."""
-        alike = [update for update in updates if update.is_common]
-        if self.last.bias is None or len(alike) < 2:
+        alike = [update for update in updates if update.is_common and update.last.bias is not None]
+        if len(alike) < 2:
             return None
         return np.asarray(np.mean([self._gradient(update)[0][:, -1] for update in alike], axis=0))
 
@@ -296,12 +315,12 @@ class _Estimator:
         if not gradient.any():
             return {}
         # Clients may have layers that are not equally wide.
-        inputs = gradient.shape[1] - (self.last.bias is not None)
+        inputs = gradient.shape[1] - (update.last.bias is not None)
         sums = gradient[:, :inputs].sum(axis=1)
         examples = update.examples
         counts: dict[str, Any] = {"llg": apply_llg(sums, examples)}
         if is_scaled:
-            counts["idlg"] = count_lowest(gradient, examples, has_bias=self.last.bias is not None)
+            counts["idlg"] = count_lowest(gradient, examples, has_bias=update.last.bias is not None)
         shares = {rule: count / examples for rule, count in counts.items()}
         path = self._path(update)
         if path and is_scaled:
@@ -354,8 +373,8 @@ class _Estimator:
     def _gradient(self, update: _Update) -> tuple[Floats, bool]:
         """Return the mean gradient of the last layer, and whether its length is known."""
         if self.gradients:
-            return self.last.join(update.sent), True
-        start, end = self.last.join(update.start), self.last.join(update.sent)
+            return update.last.join(update.sent), True
+        start, end = update.last.join(update.start), update.last.join(update.sent)
         if self.training is None:
             return start - end, False
         # Weight decay moves clients, too, in proportion to the weights on the way, for which their middle stands.
@@ -386,13 +405,17 @@ class _Estimator:
             if found is None:
                 return None
             softmax, inputs = found
-            if update.start[self.last.weight].size != inputs.shape[1] * self.last.classes:
+            if inputs.shape[1] < update.last.inputs:
                 return None
-            return Outputs(softmax.astype(np.float64), inputs.astype(np.float64), self.last.bias is not None)
+            # Beyond what enters the layer there are those of wider forms of model.
+            inputs = inputs[:, : update.last.inputs]
+            if update.start[update.last.weight].size != inputs.shape[1] * update.last.classes:
+                return None
+            return Outputs(softmax.astype(np.float64), inputs.astype(np.float64), update.last.bias is not None)
         if self.x is None:
             return None
         state = interpolate(update.start, update.sent, share) if share else dict(update.start)
-        return compute_outputs(self.model, self.last, state, self.x)
+        return compute_outputs(self.model, update.last, state, self.x)
 
 
 def _read_updates(round_: Round, nodes: set[str], estimator: _Estimator, notes: list[str]) -> Iterator[_Update]:
@@ -406,21 +429,25 @@ def _read_updates(round_: Round, nodes: set[str], estimator: _Estimator, notes: 
             notes.append(f"{where}: {total:,} examples are more than {MOST_EXAMPLES:,}")
         elif start is None or sent is None:
             notes.append(f"{where}: what model was sent, or what came back, is not in the record")
-        elif _fits(estimator, start, f"{where}: what was sent", notes) and _fits(estimator, dict(sent), where, notes):
+        elif (last := estimator.find_last(start)) is None:
+            notes.append(f"{where}: in models of its form, no array is a last layer of as many labels")
+        elif _fits(estimator, last, start, f"{where}: what was sent", notes) and _fits(
+            estimator, last, dict(sent), where, notes
+        ):
             if is_finite([*start.values(), *sent.values()]):
                 is_common = not any(reply.singled_out for reply in replies)
-                yield _Update(round_.seq, round_.number, sizes, start, dict(sent), is_common)
+                yield _Update(round_.seq, round_.number, sizes, start, dict(sent), is_common, last)
             else:
                 notes.append(f"{where}: numbers are not finite")
 
 
-def _fits(estimator: _Estimator, arrays: Arrays, where: str, notes: list[str]) -> bool:
+def _fits(estimator: _Estimator, last: LastLayer, arrays: Arrays, where: str, notes: list[str]) -> bool:
     """Say whether arrays are those of the model, or hold its last layer where that is all that is known of it."""
     if estimator.model is not None:
         return fits_model(estimator.model, arrays, where, notes)
-    if estimator.last.fits(arrays):
+    if last.fits(arrays):
         return True
-    notes.append(f"{where}: {estimator.last.weight} is not in it, or has another shape")
+    notes.append(f"{where}: {last.weight} is not in it, or has another shape")
     return False
 
 

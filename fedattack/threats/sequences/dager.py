@@ -1,24 +1,24 @@
 """DAGER: which sequences of tokens the gradients of the first two self-attention layers are of."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
 from fedattack.attacks.base import Attack, Seen
 from fedattack.attacks.knowledge import Knowledge
-from fedattack.attacks.matching import check_model, fits_model, is_finite
+from fedattack.attacks.matching import check_model, is_finite
 from fedattack.attacks.replies import list_updates, spread_replies, why_left_out
 from fedattack.base.errors import FedAttackError, NeedsError
 from fedattack.base.stored import Axes, Name, Number
 from fedattack.learning.importing import Asked
 from fedattack.record import Observation, Record
 from fedattack.record.format import Arrays
-from fedattack.threats.sequences.layers import Entry, InputReader, choose_entries
+from fedattack.threats.sequences.layers import Entry, InputReader, ModelReader
 from fedattack.threats.sequences.options import SequencesOptions
 from fedattack.threats.sequences.search import FoundSequence, Puzzle, build_forward, find_jump, search_whole
 from fedattack.threats.sequences.spans import Span, span_of
@@ -107,29 +107,39 @@ class SpanCheck(Attack):
         try:
             model = known.build()
             trained = {name for name, _ in model.named_parameters()} - {*(knowledge.frozen or {})}
-            _find_layers(model, InputReader.of(model, targets.x), trained)
+            _find_layers(ModelReader.of(model, targets.x), trained)
         except FedAttackError as cause:
             return [str(cause)]
         return []
 
     def attack(self, seen: Seen) -> ReadSequences:
         """Check the inputs of two layers in each update."""
-        record, notes = seen.record, seen.notes
         model = seen.model.build()
-        check_model(model, record)
-        reader = InputReader.of(model, seen.targets.x)
+        check_model(model, seen.record)
+        return self.search(seen, ModelReader.of(model, seen.targets.x))
+
+    def search(self, seen: Seen, reader: InputReader) -> ReadSequences:
+        """Check the inputs of two layers in each update, which ``reader`` gives.
+
+        Raises
+        ------
+        NeedsError
+            If no update can be used; the message says why.
+        """
+        record, notes = seen.record, seen.notes
         of_clients = {node: _OfClient() for node in record.nodes}
         chosen = spread_replies(record, self.options.replies)
         rounds: set[int] = set()
         layers: tuple[Entry, Entry] | None = None
         for done, round_ in enumerate(record):
             for replies, start, sent, where in list_updates(round_, chosen.get(round_.seq, set())):
-                update = _read_update(model, start, sent, round_.protocol == "fedsgd", where, notes)
+                node = replies[0].node
+                update = _read_update(reader, node, start, sent, round_.protocol == "fedsgd", where, notes)
                 if update is None:
                     continue
                 try:
-                    checked = _find_layers(model, reader, {*update.moved})
-                    count, of_client = _count_of(replies[0]), of_clients[replies[0].node]
+                    checked = _find_layers(reader, update.moved)
+                    count, of_client = _count_of(replies[0]), of_clients[node]
                     _check(self.options, reader, checked, update, count, seen.seed, of_client)
                 except FedAttackError as cause:
                     notes.append(f"{where}: {cause}")
@@ -193,7 +203,7 @@ def _count_of(reply: Observation) -> int | None:
     return int(reply.count)
 
 
-def _find_layers(model: nn.Module, reader: InputReader, moved: set[str]) -> tuple[Entry, Entry]:
+def _find_layers(reader: InputReader, moved: Collection[str]) -> tuple[Entry, Entry]:
     """Find the layers whose inputs are checked.
 
     Raises
@@ -201,7 +211,7 @@ def _find_layers(model: nn.Module, reader: InputReader, moved: set[str]) -> tupl
     NeedsError
         If the model has none of which an array moved, or is an encoder in which tokens have no places.
     """
-    chosen = choose_entries(model, reader.entries(), moved)
+    chosen = reader.choose(moved)
     if chosen is None:
         raise NeedsError(_NO_BLOCKS)
     if chosen[1].looks_ahead and not chosen[0].by_place:
@@ -210,20 +220,25 @@ def _find_layers(model: nn.Module, reader: InputReader, moved: set[str]) -> tupl
 
 
 def _read_update(
-    model: nn.Module, start: Arrays | None, sent: Arrays | None, is_gradient: bool, where: str, notes: list[str]
+    reader: InputReader,
+    node: str,
+    start: Arrays | None,
+    sent: Arrays | None,
+    is_gradient: bool,
+    where: str,
+    notes: list[str],
 ) -> _MovedMatrices | None:
-    """Read one update, and put the model at the parameters that were sent; ``None``, with a note, if it cannot be."""
+    """Read one update, and give the reader what was sent; ``None``, with a note, if it cannot be."""
     if start is None or sent is None:
         notes.append(f"{where}: what model was sent, or what came back, is not in the record")
         return None
     before = {name: np.array(value) for name, value in start.items()}
     after = {name: np.asarray(value) for name, value in sent.items()}
-    if not fits_model(model, before, where, notes):
-        return None
     if not is_finite([*before.values(), *after.values()]):
         notes.append(f"{where}: it holds numbers that are not finite")
         return None
-    model.load_state_dict({name: torch.from_numpy(value) for name, value in before.items()})
+    if not reader.take(before, node, where, notes):
+        return None
     moved = {}
     for name, value in after.items():
         if value.ndim == 2 and name in before:

@@ -1,7 +1,8 @@
 """Find the layers whose inputs are checked, by what enters them; run a model up to such a layer."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +11,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from fedattack.attacks.lookups import find_ids
+from fedattack.attacks.lookups import find_ids, is_mask
+from fedattack.attacks.matching import fits_model
 from fedattack.base.errors import ModelError, NeedsError
 from fedattack.base.structured import MASK, SEPARATOR, leaves_of
 from fedattack.learning.inputs import Inputs, returned_for
@@ -56,22 +58,122 @@ class Entry:
         return np.concatenate([weight.orient(arrays[weight.name]) for weight in there], axis=1)
 
 
-class _Reached(Exception):  # noqa: N818 no error: the way out of a model
+class Reached(Exception):  # noqa: N818 no error: the way out of a model
     """The layer that was asked for is reached; what follows need not be computed."""
 
 
 @dataclass(frozen=True)
-class InputReader:
-    """Puts sequences into a model as its clients do, and reads what enters a layer."""
+class LayerCall:
+    """What enters a layer for sequences, (n, tokens, width); ``module`` names the layer."""
 
-    model: nn.Module  # At the parameters that clients were sent.
-    sample: NDArray[Any]  # An example of the attacker's, (1,): what else the model takes.
-    place: str  # Where in it the ids stand.
-    longest: int  # Tokens of the longest sequence.
-    words: int  # Rows of the table of words.
+    module: str
+    weight: Weight
+    given: Tensor
+
+
+class InputReader(ABC):
+    """Puts sequences into what clients train, as they do, and reads what enters a layer.
+
+    It takes what a client was sent before anything is read.
+
+    Attributes
+    ----------
+    words
+        Rows of the table of words.
+    longest
+        Tokens of the longest sequence.
+    """
+
+    words: int
+    longest: int
+
+    def _put_ids(self, sample: Mapping[str, NDArray[Any]], place: str, words: int) -> None:
+        """Note how ids are put in: where they stand in a ``sample``, by its places (1, …), and how many words are."""
+        self._sample, self._place = sample, place
+        self.words, self.longest = words, sample[place].shape[1]
+
+    @abstractmethod
+    def take(self, weights: Mapping[str, NDArray[Any]], node: str, where: str, notes: list[str]) -> bool:
+        """Put in what a client was sent; ``False``, with a note that begins with ``where``, if it cannot be."""
+
+    @abstractmethod
+    def choose(self, moved: Collection[str]) -> tuple[Entry, Entry] | None:
+        """Choose the two entries that are checked, of which arrays moved; ``None`` if there are no two.
+
+        Raises
+        ------
+        NeedsError
+            If nothing can be computed of sequences.
+        """
+
+    @abstractmethod
+    def _call(self, leaves: Mapping[str, Tensor]) -> None:
+        """Compute examples, by their places (n, …)."""
+
+    @abstractmethod
+    def _read(self, ids: Tensor, module: str) -> Tensor:
+        """Return what enters a layer for a few sequences (n, tokens), as (n, tokens, width)."""
+
+    @abstractmethod
+    def _width_of(self, module: str) -> int:
+        """Return how many numbers enter a layer, or leave it, for each token."""
+
+    @abstractmethod
+    def _watch(self, ids: Tensor) -> list[LayerCall]:
+        """Return what enters each layer for a few sequences (n, tokens), in the order of computing."""
+
+    def read(self, ids: Tensor, module: str) -> Tensor:
+        """Return what enters a layer for sequences (n, tokens), as (n, tokens, width)."""
+        step = max(1, _AT_ONCE // max(1, ids.shape[1] * self._width_of(module)))
+        return torch.cat([self._read(part, module) for part in ids.split(step)])
+
+    def entries(self) -> list[Entry]:
+        """List what enters linear layers token by token, in the order of computing.
+
+        Raises
+        ------
+        NeedsError
+            If nothing can be computed of so few tokens.
+        """
+        tokens = min(4, self.longest)
+        if tokens < 2:
+            raise NeedsError("it needs sequences of two tokens or more")
+        probe = torch.arange(tokens).remainder(max(self.words - 1, 1)).expand(4, tokens).clone()
+        probe[1, -1] = self.words - 1
+        probe[2, 0] = self.words - 1
+        probe[3] = probe[3].flip(0)
+        return [*_join_calls(self._watch(probe))]
+
+    def _make_leaves(self, ids: Tensor) -> dict[str, Tensor]:
+        """Make examples of ids: all of them attended to, and labels that do not matter."""
+        leaves = {}
+        count, tokens = ids.shape
+        for place, leaf in self._sample.items():
+            last = place.split(SEPARATOR)[-1]
+            kind = torch.from_numpy(leaf[:1])
+            if place == self._place:
+                leaves[place] = ids.to(kind.dtype)
+            elif leaf.shape[1:] == (self.longest,):
+                if last == MASK or is_mask(leaf[:1]):
+                    leaves[place] = torch.ones((count, tokens), dtype=kind.dtype)
+                elif last == _PLACES:
+                    leaves[place] = torch.arange(tokens).expand(count, tokens).to(kind.dtype)
+                else:
+                    leaves[place] = torch.zeros((count, tokens), dtype=kind.dtype)
+            else:
+                leaves[place] = kind.expand(count, *kind.shape[1:])
+        return leaves
+
+
+class ModelReader(InputReader):
+    """Puts sequences into a model that the attacker builds."""
+
+    def __init__(self, model: nn.Module, sample: Mapping[str, NDArray[Any]], place: str, words: int) -> None:
+        self._put_ids(sample, place, words)
+        self._model = model
 
     @classmethod
-    def of(cls, model: nn.Module, examples: NDArray[Any]) -> "InputReader":
+    def of(cls, model: nn.Module, examples: NDArray[Any]) -> "ModelReader":
         """Find how a model takes ids.
 
         Raises
@@ -84,94 +186,60 @@ class InputReader:
             raise NeedsError(
                 "it needs a model with an embedding that receives the ids in the examples; this model has none"
             )
-        place, words = found
-        sample = examples[:1]
-        return cls(model, sample, place, leaves_of(sample)[place].shape[1], words)
+        return cls(model, leaves_of(examples[:1]), *found)
 
-    def read(self, ids: Tensor, module: str) -> Tensor:
-        """Return what enters a layer for sequences (n, tokens), as (n, tokens, width)."""
+    def take(self, weights: Mapping[str, NDArray[Any]], node: str, where: str, notes: list[str]) -> bool:
+        """Put in what a client was sent."""
+        if not fits_model(self._model, weights, where, notes):
+            return False
+        self._model.load_state_dict({name: torch.from_numpy(value) for name, value in weights.items()})
+        return True
+
+    def choose(self, moved: Collection[str]) -> tuple[Entry, Entry] | None:
+        """Choose the entries of the first attention layer, and of the second, by the list in which blocks are."""
+        return choose_entries(self._model, self.entries(), moved)
+
+    def _call(self, leaves: Mapping[str, Tensor]) -> None:
+        examples: Any = Inputs(dict(leaves))
+        if [*leaves] == ["0"] and leaves["0"].is_floating_point():
+            examples = leaves["0"]
+        with torch.no_grad(), in_mode(self._model, training=False):
+            returned_for(self._model, examples)
+
+    def _read(self, ids: Tensor, module: str) -> Tensor:
         reached: list[Tensor] = []
 
         def keep(_: nn.Module, given: tuple[Any, ...], named: Mapping[str, Any]) -> None:
             reached.append(_first_of(given, named))
-            raise _Reached
+            raise Reached
 
-        layer = self.model.get_submodule(module)
-        parts = []
-        step = max(1, _AT_ONCE // max(1, ids.shape[1] * _width_of(layer)))
-        handle = layer.register_forward_pre_hook(keep, with_kwargs=True)
+        handle = self._model.get_submodule(module).register_forward_pre_hook(keep, with_kwargs=True)
         try:
-            for first in range(0, len(ids), step):
-                reached.clear()
-                self._call(ids[first : first + step])
-                parts.append(reached[0])
+            with suppress(Reached):
+                self._call(self._make_leaves(ids))
         finally:
             handle.remove()
-        return torch.cat(parts)
+        return reached[0]
 
-    def _call(self, ids: Tensor) -> None:
-        with torch.no_grad(), in_mode(self.model, training=False):
+    def _width_of(self, module: str) -> int:
+        found = _matrix_of(self._model.get_submodule(module))
+        if found is None:
+            return 1
+        return max(found[1].shape)
+
+    def _watch(self, ids: Tensor) -> list[LayerCall]:
+        with _watch(self._model, ids.shape) as calls:
             try:
-                returned_for(self.model, self._make_examples(ids))
-            except _Reached:
-                return
-
-    def _make_examples(self, ids: Tensor) -> Any:
-        """Make examples of ids: all of them attended to, and labels that do not matter."""
-        leaves = {}
-        count, tokens = ids.shape
-        for place, leaf in leaves_of(self.sample).items():
-            last = place.split(SEPARATOR)[-1]
-            kind = torch.from_numpy(leaf[:1])
-            if place == self.place:
-                leaves[place] = ids.to(kind.dtype)
-            elif leaf.shape[1:] == (self.longest,):
-                if last == MASK:
-                    leaves[place] = torch.ones((count, tokens), dtype=kind.dtype)
-                elif last == _PLACES:
-                    leaves[place] = torch.arange(tokens).expand(count, tokens).to(kind.dtype)
-                else:
-                    leaves[place] = torch.zeros((count, tokens), dtype=kind.dtype)
-            else:
-                leaves[place] = kind.expand(count, *kind.shape[1:])
-        if [*leaves] == ["0"] and leaves["0"].is_floating_point():
-            return leaves["0"]
-        return Inputs(leaves)
-
-    def entries(self) -> list[Entry]:
-        """List what enters linear layers token by token, in the order of the model's computing.
-
-        Raises
-        ------
-        NeedsError
-            If the model cannot be called.
-        """
-        tokens = min(4, self.longest)
-        if tokens < 2:
-            raise NeedsError("it needs sequences of two tokens or more")
-        probe = torch.arange(tokens).remainder(max(self.words - 1, 1)).expand(4, tokens).clone()
-        probe[1, -1] = self.words - 1
-        probe[2, 0] = self.words - 1
-        probe[3] = probe[3].flip(0)
-        with _watch(self.model, probe.shape) as calls:
-            try:
-                self._call(probe)
+                self._call(self._make_leaves(ids))
             except (RuntimeError, TypeError, ValueError, IndexError, ModelError) as cause:
-                raise NeedsError(f"the model cannot be called with {tokens} tokens: {cause}") from None
-        return [*_join_calls(calls)]
-
-
-@dataclass(frozen=True)
-class _LayerCall:
-    module: str
-    weight: Weight
-    given: Tensor
+                raise NeedsError(f"the model cannot be called with {ids.shape[1]} tokens: {cause}") from None
+        return calls
 
 
 @contextmanager
-def _watch(model: nn.Module, shape: torch.Size) -> Iterator[list[_LayerCall]]:
+def _watch(model: nn.Module, shape: torch.Size) -> Iterator[list[LayerCall]]:
     """Note what enters each linear layer for sequences of a shape."""
-    calls: list[_LayerCall] = []
+    calls: list[LayerCall] = []
 
     def note(name: str) -> Callable[..., None]:
         def keep(layer: nn.Module, given: tuple[Any, ...], named: Mapping[str, Any], returned: Any) -> None:
@@ -180,7 +248,7 @@ def _watch(model: nn.Module, shape: torch.Size) -> Iterator[list[_LayerCall]]:
                 return
             weight = _weight_of(name, layer, x, returned)
             if weight is not None:
-                calls.append(_LayerCall(name, weight, x))
+                calls.append(LayerCall(name, weight, x))
 
         return keep
 
@@ -206,13 +274,6 @@ def _matrix_of(layer: nn.Module) -> tuple[str, Tensor] | None:
         if matrix is not None and matrix.ndim == 2 and not isinstance(layer, nn.Embedding | nn.EmbeddingBag):
             return name, matrix
     return None
-
-
-def _width_of(layer: nn.Module) -> int:
-    found = _matrix_of(layer)
-    if found is None:
-        return 1
-    return max(found[1].shape)
 
 
 def _weight_of(name: str, layer: nn.Module, x: Tensor, returned: Any) -> Weight | None:
@@ -241,9 +302,9 @@ def _are_alike(one: Tensor, other: Tensor) -> bool:
     return bool((one - other).abs().max() <= _ALIKE * most)
 
 
-def _join_calls(calls: Sequence[_LayerCall]) -> Iterator[Entry]:
+def _join_calls(calls: Sequence[LayerCall]) -> Iterator[Entry]:
     """Join layers that the same numbers enter, and say what these depend on."""
-    groups: list[list[_LayerCall]] = []
+    groups: list[list[LayerCall]] = []
     for call in calls:
         if groups and groups[-1][0].given is call.given:
             groups[-1].append(call)
@@ -258,7 +319,7 @@ def _join_calls(calls: Sequence[_LayerCall]) -> Iterator[Entry]:
         yield Entry(group[0].module, tuple(call.weight for call in group), mixes, looks_ahead, by_place)
 
 
-def choose_entries(model: nn.Module, entries: Sequence[Entry], moved: set[str]) -> tuple[Entry, Entry] | None:
+def choose_entries(model: nn.Module, entries: Sequence[Entry], moved: Collection[str]) -> tuple[Entry, Entry] | None:
     """Choose the two entries that are checked: that of the first attention layer, and that of the second.
 
     The first is the first of all, before tokens are mixed. The second is the first one in the block that follows the
@@ -278,7 +339,7 @@ def choose_entries(model: nn.Module, entries: Sequence[Entry], moved: set[str]) 
     tuple or None
         ``None`` if there are no two.
     """
-    first = next((entry for entry in entries if not entry.mixes and _has_moved(entry, moved)), None)
+    first = next((entry for entry in entries if not entry.mixes and has_moved(entry, moved)), None)
     mixing = next((entry for entry in entries if entry.mixes), None)
     if first is None or mixing is None:
         return None
@@ -289,12 +350,13 @@ def choose_entries(model: nn.Module, entries: Sequence[Entry], moved: set[str]) 
     for entry in entries:
         own = entry.module.removeprefix(f"{listed}.").split(".")[0]
         is_later = entry.module.startswith(f"{listed}.") and own.isdecimal() and int(own) > number
-        if is_later and entry.mixes and _has_moved(entry, moved):
+        if is_later and entry.mixes and has_moved(entry, moved):
             return first, entry
     return None
 
 
-def _has_moved(entry: Entry, moved: set[str]) -> bool:
+def has_moved(entry: Entry, moved: Collection[str]) -> bool:
+    """Say whether an array of an entry is among those that moved."""
     return any(weight.name in moved for weight in entry.weights)
 
 

@@ -9,14 +9,16 @@ import torch
 
 from fedattack.attacks import ATTACKS, Knowledge, ModelKnowledge, Targets, read_knowledge
 from fedattack.attacks.lookups import find_ids, trained_sequences
+from fedattack.attacks.roles import PROJECTION, TABLE, ArrayRole
 from fedattack.audit.finding import LEAK, NO_EVIDENCE, NOT_APPLICABLE, TOO_FEW
 from fedattack.audit.truth import read_truth
 from fedattack.base.errors import DataError, NeedsError
+from fedattack.base.structured import pack
 from fedattack.record import Record
 from fedattack.report.section import show_table
 from fedattack.threats.sequences import tables
 from fedattack.threats.sequences.judge import _match_parts, bits_of_sequences
-from fedattack.threats.sequences.layers import InputReader, choose_entries
+from fedattack.threats.sequences.layers import ModelReader, choose_entries
 from fedattack.threats.sequences.search import Puzzle, build_forward, search_whole
 from fedattack.threats.sequences.section import _count_exposed
 from fedattack.threats.sequences.spans import Span, span_of
@@ -215,7 +217,7 @@ def test_chance_comes_as_near_as_the_limit_says():
 def test_the_two_attention_layers_are_found_by_what_enters_them(kind, layers, looks_ahead, by_place):
     pytest.importorskip("transformers")
     model = known(kind).build()
-    reader = InputReader.of(model, texts(2, np.random.default_rng(0))[0])
+    reader = ModelReader.of(model, texts(2, np.random.default_rng(0))[0])
     first, second = choose_entries(model, reader.entries(), {name for name, _ in model.named_parameters()})
     assert (first.module, second.module) == layers
     assert (second.looks_ahead, first.by_place) == (looks_ahead, by_place)
@@ -254,3 +256,15 @@ def test_masked_tokens_are_no_part_of_a_sequence():
     plain = Knowledge(model=ModelKnowledge("mlp", (LONGEST,), 2))
     assert trained_sequences(plain, [("a", np.zeros((2, LONGEST), np.float32))]) is None
     assert trained_sequences(knowledge, []) is None
+
+
+def test_a_mask_needs_no_name():
+    knowledge = Knowledge(
+        roles=(ArrayRole("words", (30, 8), TABLE, "", ids="0"), ArrayRole("q", (8, 8), PROJECTION, ""))
+    )
+    ids, mask = np.array([[3, 4, 5], [6, 7, 0]]), np.array([[1, 1, 1], [1, 1, 0]])
+    answers = trained_sequences(knowledge, [("a", pack({"0": ids, "1": mask}))])
+    assert (answers["tokens"].tolist(), answers["lengths"].tolist()) == ([3, 4, 5, 6, 7], [3, 2])
+    # Types of tokens, and numbers that come and go, are none.
+    for other in (1 - mask, np.array([[1, 0, 1], [1, 1, 0]]), 2 * mask):
+        assert trained_sequences(knowledge, [("a", pack({"0": ids, "1": other}))])["lengths"].tolist() == [3, 3]
