@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import tokenize
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean, median
@@ -136,8 +136,11 @@ def seconds_of(*words: str, times: int = 5) -> float:
     return median(taken)
 
 
-FRAME = ("judge.py", "case.py", "section.py", "options.py", "__init__.py", "tables.py", "remedies.toml")
-"""Files of a threat that are not its attack."""
+DECLARED = ("section.py", "options.py", "__init__.py", "tables.py", "remedies.toml")
+"""Files of a threat that declare and show it."""
+
+FRAME = ("judge.py", "case.py", *DECLARED)
+"""Files of a threat that are not its attack; judges and their cases hold what is measured."""
 
 DECIDED = {
     *("needs.find_lacks", "needs.find_unread", "untried.lacking", "untried._missing"),
@@ -162,15 +165,15 @@ def foreign_names(threat: Path) -> set[str]:
     return names
 
 
-def frame_share(threats: Iterable[Path]) -> float:
-    """Return which share of the lines of threats, of code and of what is declared in files, is frame."""
+def frame_share(threats: Iterable[Path], names: Collection[str] = FRAME) -> float:
+    """Return which share of the lines of threats, of code and of what is declared in files, is in files so named."""
     frame = total = 0
     for threat in threats:
         for file in threat.rglob("*"):
             if file.suffix in (".py", ".json", ".toml"):
                 lines = file.read_text().count("\n")
                 total += lines
-                frame += lines * (file.name in FRAME)
+                frame += lines * (file.name in names)
     return frame / total
 
 
@@ -197,6 +200,7 @@ def print_threats() -> None:
         print_figure(f"classes and constants of other rooms that {name} imports", count, aim)
     print_figure(f"the same, mean of {len(counts)} threats", round(fmean(counts.values()), 1), 22)
     print_figure("frame, % of the lines of threats", round(100 * frame_share(threats), 1), 25)
+    print(f"  without judges and their cases: {100 * frame_share(threats, DECLARED):.1f}")
 
 
 def print_report(folder: Path) -> None:

@@ -75,7 +75,7 @@ def _list_applying(runs: Sequence[Run], posed: Sequence[Posed], refused: dict[st
         if asked:
             # What is judged beside others has no question of its own.
             beside = sorted({*threat.attacks} - {*threat.judged})
-            names += [name for name in beside if not _find_obstacles(name, runs[0])]
+            names += [name for name in beside if not _find_obstacles(ATTACKS[name], runs[0])]
     refused |= {name: explain_failure(failure.why) for name, failure in failed.items()}
     # What every app is asked first stands first in the report.
     return sorted(names, key=_place)
