@@ -118,10 +118,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--clients", type=int, default=4, help="number of SuperNodes (default: %(default)s)")
     parser.add_argument("--profile", choices=PROFILES, default="honest-but-curious", help="what is audited")
-    parser.add_argument("--insecure", action="store_true", help="no TLS, and no keys of SuperNodes")
+    parser.add_argument("--insecure", action="store_true", help="use neither TLS nor SuperNode keys")
     parser.add_argument("--out", default="audit", help="name of the run folder, in runs/ (default: %(default)s)")
     parser.add_argument("--folder", type=Path, default=Path(__file__).parent, help="folder of compose.yaml")
-    parser.add_argument("words", nargs="*", metavar="-- WORD", help="more words for `fedattack audit`")
+    parser.add_argument("words", nargs="*", metavar="-- WORD", help="further options of `fedattack audit`")
     options = parser.parse_args()
     if options.clients < 1:
         parser.error(f"--clients {options.clients}: expected at least 1")

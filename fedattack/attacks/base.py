@@ -42,7 +42,7 @@ Progress = Callable[[int, int], None]
 
 @dataclass
 class Seen:
-    """What an attack is given: what the server saw, and what its attacker knows besides.
+    """What an attack receives: what the server saw, and what the attacker knows besides.
 
     What :attr:`Needs.knowledge` of the attack names is there: :meth:`Attack.run` has looked.
 
@@ -57,7 +57,7 @@ class Seen:
     device
         ``auto``, ``cpu`` or ``cuda``.
     progress
-        Is told how many steps are done, and of how many.
+        Called with the number of steps done and the number of all steps.
     notes
         What a reader of the scores must know, such as clients whose replies could not be used; the attack adds to it.
     """
@@ -116,9 +116,9 @@ class Scores:
     notes
         What a reader of the result must know, such as clients whose replies could not be used.
     seconds
-        Processor time that the attack took on this machine; 0 where nobody measured it.
+        Processor time that the attack took on this machine; 0 if it was not measured.
     record
-        Of which record they are, and in which state it was; ``None`` where nobody says.
+        The record that was attacked, and its state; ``None`` if it is not known.
     """
 
     attack: Name
@@ -137,21 +137,21 @@ class Scores:
         seconds: float = 0.0,
         record: RecordMark | None = None,
     ) -> "Scores":
-        """Make the scores of what an attack found, an object of its :attr:`Attack.found`."""
+        """Make scores from what an attack found, an object of its :attr:`Attack.found`."""
         facts, arrays = split(found)
         scores = cls(attack, arrays, facts, tuple(notes), seconds, record)
         object.__setattr__(scores, "_found", found)
         return scores
 
     def as_found(self, form: type[F], where: object = "") -> F:
-        """Return what the attack found as it states it: arrays and facts in one object, which is made once.
+        """Return what the attack found in its own form: arrays and facts in one object, which is made once.
 
         ``where`` is what an error names.
 
         Raises
         ------
         DataError
-            If arrays or facts are of another form.
+            If arrays or facts do not have this form.
         """
         # No field of the dataclass: a changed copy of these scores makes its own.
         made = getattr(self, "_found", None)
@@ -175,7 +175,7 @@ class Scores:
         Raises
         ------
         DataError
-            If the file is missing or is no such file.
+            If the file is missing or was not written by :meth:`save`.
         """
         return read_arrays(cls, path, DataError, _AGAIN, text=_ABOUT, most=IN_MEMORY, inflated=MAX_INFLATED)
 
@@ -196,7 +196,7 @@ class Attack(ABC):
     Parameters
     ----------
     options
-        How it computes, where that is not as the subclass states.
+        Its options, if they differ from the subclass's own.
     """
 
     options: Options
@@ -312,7 +312,7 @@ class Attack(ABC):
         return Scores.of(self.name, found, [*notes, *seen.notes], seconds, mark)
 
     def find_obstacles(self, record: Record, knowledge: Knowledge) -> list[Reason]:
-        """Say why the attack cannot be made of a record by whoever knows this; nothing if it can.
+        """List why this attacker cannot attack this record; empty if it can.
 
         Commands, apps, pages and forecasts ask here.
         """
@@ -323,7 +323,7 @@ class Attack(ABC):
         return reasons
 
     def unfit(self, record: Record, knowledge: Knowledge) -> list[str]:
-        """Say which models are of a kind that the attack does not take; nothing if none are.
+        """List the models that the attack cannot use; empty if there are none.
 
         A subclass says what it finds in the model. It names the kind that it takes, and reads no array.
         """
@@ -331,7 +331,7 @@ class Attack(ABC):
 
     @abstractmethod
     def attack(self, seen: Seen) -> Any:
-        """Attack, and return what is found, an object of :attr:`found`; everything that the attack needs is there."""
+        """Attack, and return an object of :attr:`found`; everything that the attack needs is there."""
 
 
 PLANTED, SHOWN = "planted", "shown"
@@ -340,7 +340,7 @@ examples as they are."""
 
 
 class Plants(ABC):
-    """An attack whose positive control in audits of apps is a reply that gives some of a client's own rows away.
+    """An attack whose positive control in audits of apps is a reply that gives away some of a client's own rows.
 
     Attributes
     ----------

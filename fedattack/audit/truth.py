@@ -1,4 +1,4 @@
-"""Who holds what. Written beside the record by whoever knows it; only the audit reads it."""
+"""Who holds what. Somebody who knows it writes it next to the record; only the audit reads it."""
 
 import json
 import math
@@ -77,17 +77,17 @@ _OR_INFINITE = AsJson(list[_Nonnegative | None], _finite_or_none, _infinite_if_n
 
 @dataclass(frozen=True)
 class Privacy:
-    """What clients with differential privacy may tell; see :func:`fedattack.privacy.spent.privacy_spent`.
+    """What clients with differential privacy guarantee; see :func:`fedattack.privacy.spent.privacy_spent`.
 
     Attributes
     ----------
     clip, delta
         The norm C to which gradients of single examples (DP-SGD) or whole updates are clipped, 0 for none, and δ.
     rounds
-        In how many rounds a client takes part, at most.
+        Largest number of rounds in which a client takes part.
     noise, epsilon_round, epsilon_run
         (clients,): DP-SGD's noise multiplier σ or the scale of the update's noise, and ε of one round and of all of
-        them; infinite where there is no guarantee.
+        them; infinite if there is no guarantee.
     mechanism
         The defence: ``dp-sgd``, ``dp-gaussian``, ``dp-laplace`` or ``flower-localdp``.
     """
@@ -116,9 +116,10 @@ class Attributes:
     column
         Name of the column.
     asked
-        Fingerprint of the partial records that this speaks of; empty if it is that of the truth's ``targets``.
+        Fingerprint of the partial records that this is about; empty if it is that of the truth's ``targets``.
     numbers
-        (n,): the attribute itself, where it is a number; the values are then the nearest of a grid. ``None`` elsewhere.
+        (n,): the attribute itself, if it is a number; the values are then the nearest ones of a grid. Otherwise
+        ``None``.
     """
 
     values: Annotated[NDArray[np.int64], Axes("examples", low=0)]
@@ -129,7 +130,7 @@ class Attributes:
     numbers: Annotated[NDArray[np.float64] | None, Axes("examples")] = None
 
     def fault(self) -> str:
-        """Say what does not fit together of attributes that were read, or nothing."""
+        """Say which parts of attributes that were read do not fit together; empty if all do."""
         if not len(self.values) or self.values.max() >= len(self.names) or len({*self.names}) != len(self.names):
             return f"expected indices 0 … {len(self.names) - 1} of at least one example, and different names"
         return ""
@@ -137,7 +138,7 @@ class Attributes:
 
 @dataclass(frozen=True)
 class ClientAttribute:
-    """What clients have of a private attribute.
+    """The clients' values of a private attribute.
 
     Attributes
     ----------

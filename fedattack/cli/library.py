@@ -1,6 +1,6 @@
-"""The library in brief: open a record, attack it, judge a run folder, look at what was found.
+"""The library in brief: open a record, attack it, judge a run folder, look at the findings.
 
-Folders that somebody else made are data: what they ask to import is refused until it is named in ``trusted``.
+Folders that somebody else made are data: fedattack imports what they ask for only if you name it in ``trusted``.
 """
 
 import html
@@ -59,9 +59,9 @@ _COLUMNS = (
 
 
 class Findings(list[Finding]):
-    """Findings, in the order in which a report shows them. A notebook shows them as a table, and one of them as a card.
+    """Findings, in the order of the report. A notebook shows them as a table, and a single one as a card.
 
-    ``print(findings)`` writes a line for each.
+    ``print(findings)`` prints one line for each.
     """
 
     def __repr__(self) -> str:
@@ -73,7 +73,7 @@ class Findings(list[Finding]):
     def frame(self) -> "pandas.DataFrame":
         """Return a table with one row for each finding.
 
-        Its columns are the fields of :class:`~fedattack.audit.finding.Finding` that are a number or a text, and
+        Its columns are the fields of :class:`~fedattack.audit.finding.Finding` that hold a number or a text, and
         ``seeds``. ``null``, ``null_low`` and ``null_high`` are the null run's value and its interval.
         """
         import pandas
@@ -88,14 +88,14 @@ class Findings(list[Finding]):
 
 
 class Report:
-    """A report's page. A notebook shows it where it is the last value of a cell.
+    """A report's page. A notebook shows it if it is the last value of a cell.
 
     Attributes
     ----------
     path
-        Where the page lies as a file.
+        Path of the page's file.
     page
-        The page, made of the findings and the facts of the run: a file in somebody's folder may say anything.
+        The page, made from the findings and the facts of the run, because a file in somebody's folder may say anything.
     """
 
     def __init__(self, path: Path, page: str) -> None:
@@ -117,11 +117,11 @@ def open_record(folder: Path | str, *, skip_damaged: bool = False, thinned: bool
     Parameters
     ----------
     folder
-        The record's folder: ``record`` in a run folder, or ``record/seed-0`` where there are several seeds.
+        The record's folder: ``record`` in a run folder, or ``record/seed-0`` if there are several seeds.
     skip_damaged
-        Whether damaged rounds are left out instead of refused.
+        Whether to leave out damaged rounds instead of refusing the record.
     thinned
-        Whether a record is taken that does not hold all that the server saw.
+        Whether to accept a record that does not hold everything that the server saw.
 
     Raises
     ------
@@ -132,7 +132,7 @@ def open_record(folder: Path | str, *, skip_damaged: bool = False, thinned: bool
 
 
 def read_knowledge(folder: Path | str, *, trusted: Collection[str] = ()) -> Knowledge:
-    """Read what an attacker knows beside the record; see :func:`fedattack.attacks.knowledge_files.read_knowledge`.
+    """Read what an attacker knows besides the record; see :func:`fedattack.attacks.knowledge_files.read_knowledge`.
 
     Raises
     ------
@@ -151,7 +151,7 @@ def attack(
     seed: int = 0,
     device: str = "auto",
 ) -> Scores:
-    """Attack one record, and leave all folders as they are.
+    """Attack one record, and change no folder.
 
     Parameters
     ----------
@@ -160,9 +160,9 @@ def attack(
     record, knowledge
         What the server saw, and what else the attacker knows.
     options
-        How the attack computes, by name.
+        Options of the attack, by name.
     seed
-        Seed of the attack's own draws.
+        Seed of the attack's random draws.
     device
         ``auto``, ``cpu`` or ``cuda``.
 
@@ -195,7 +195,7 @@ def attack_folder(
     folder
         The run folder: the one that holds ``record``.
     trusted
-        Import paths and paths of the folder that may be followed.
+        Import paths and file paths in the folder that fedattack may follow.
 
     Returns
     -------
@@ -215,7 +215,7 @@ def attack_folder(
 
 
 def judge(folder: Path | str, *, device: str = "auto", trusted: Collection[str] = ()) -> Findings:
-    """Judge all scores of a run folder against the truth; writes findings, facts of the run, tables and report there.
+    """Compare all scores of a run folder with the truth; write findings, facts of the run, tables and report there.
 
     Parameters
     ----------
@@ -224,12 +224,12 @@ def judge(folder: Path | str, *, device: str = "auto", trusted: Collection[str] 
     device
         Where models are evaluated.
     trusted
-        Import paths and paths of the folder that may be followed.
+        Import paths and file paths in the folder that fedattack may follow.
 
     Warns
     -----
     UserWarning
-        Of each thing that the report leaves out, such as a damaged round, or an attack that cannot be judged.
+        For each thing that the report leaves out, such as a damaged round, or an attack that cannot be judged.
 
     Raises
     ------
@@ -250,13 +250,13 @@ def read_findings(folder: Path | str) -> Findings:
     Raises
     ------
     ReportError
-        If there are none, or they do not have their form.
+        If there are none, or they do not fit the schema.
     """
     return Findings(read_file(Path(folder)))
 
 
 def show(folder: Path | str) -> Report:
-    """Return the report of a run folder that was judged; a notebook shows it.
+    """Return the report of a judged run folder; a notebook shows it.
 
     Raises
     ------
