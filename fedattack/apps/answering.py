@@ -455,7 +455,7 @@ class Interview:
             except Exception as cause:  # the app's own code may raise anything
                 self._left_out[one_line(cause)] += 1
         if not planted:
-            raise DataError("; ".join(self._left_out) or "no reply is of a client that has targets of its own")
+            raise DataError("; ".join(self._left_out) or "no reply comes from a client with its own targets")
         for index, count in enumerate(passes):
             of_count = {key: arrays[index] for key, arrays in planted.items()}
             rewrite_record(

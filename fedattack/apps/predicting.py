@@ -74,7 +74,9 @@ class PredictingClient:
             done = until
             found = self._handler.read_arrays(reply)
             if form_of(found) != form_of(sent):
-                raise DataError("trained on its own targets alone, a client sends other arrays than it sent in the run")
+                raise DataError(
+                    "a client that trains only on its own targets does not send the arrays that it sent in the run"
+                )
             yield found
         before = self._handler.read_arrays(steps.result)
         self.changed += any(not np.allclose(found[name], before[name], rtol=_SAME, atol=_SAME) for name in found)

@@ -171,7 +171,7 @@ def test_what_is_no_example_of_the_client_is_not_planted(tmp_path, folder, here)
         next(client.train(received, sent, [0], (1,), seed=0))
     x, y = importlib.import_module("predicting_app").load(2)
     client = PredictingClient(handler_of(part, 2), x.numpy(), y.numpy())
-    with pytest.raises(DataError, match="sends other arrays"):
+    with pytest.raises(DataError, match="does not send the arrays"):
         next(client.train(received, {"logits": sent["logits"][:3]}, [0], (1,), seed=0))
 
 

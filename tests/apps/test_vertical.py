@@ -156,5 +156,5 @@ def test_columns_are_told_of_mini_batches_whose_rows_are_known(kind, tmp_path, f
         return
     assert columns.verdict == LEAK
     assert columns.value > 0.9
-    assert ("are taken as consecutive" in columns.reason) == (kind == "in order")
+    assert ("are assumed to be consecutive" in columns.reason) == (kind == "in order")
     assert labels.verdict == LEAK

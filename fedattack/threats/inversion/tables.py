@@ -32,7 +32,7 @@ QUARTERS = Table(
     (
         Column("quarter", "quarter", kinds.choice(*QUARTER_NAMES)),
         Column("cells", "cells", kinds.whole(1)),
-        Column("unsure", "unsure, at most", _UNSURE, about="Of its cells the largest, from 0 to 1."),
+        Column("unsure", "unsure, at most", _UNSURE, about="The largest of its cells, from 0 to 1."),
         Column("right", "right", kinds.SHARE, about="Share of the cells that is right."),
         _COMMON,
     ),

@@ -228,9 +228,11 @@ class PlaintextJudge(Judge[PlaintextCase]):
         )
         verdict = ""
         if linked.assumed:
-            reason += f"; no number names the rows of {short(linked.assumed, 200)}, so batches are taken as consecutive"
+            reason += (
+                f"; no number names the rows of {short(linked.assumed, 200)}, so batches are assumed to be consecutive"
+            )
             if test.p > ERROR:
-                reason += ". These fit nothing: batches may be shuffled, and then nobody can tell which row is which"
+                reason += ". They fit nothing: batches may be shuffled, so nobody can tell which row is which"
                 verdict = CANNOT_TELL
         return rate.measured(
             reason,

@@ -192,7 +192,7 @@ class PlainValues:
         if self.value_lists is not None and self.value_lists.max(initial=-1) >= len(self.values):
             return "the values are of lists that are not there"
         if any(form.node >= len(self.nodes) for form in self.batches):
-            return "arrays with rows are of nodes that are not there"
+            return "arrays with rows name nodes that are missing"
         expected = _count_batches(self.batches)
         arrays = (self.batch_values, self.batch_ids, self.batch_marks)
         if expected != tuple(0 if array is None else len(array) for array in arrays):

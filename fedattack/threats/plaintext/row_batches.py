@@ -74,7 +74,7 @@ class BatchesForm:
     def fault(self) -> str:
         """Expect messages that are there, each once."""
         if any(index >= len(self.sizes) for index in self.kept) or len({*self.kept}) < len(self.kept):
-            return "rows are kept of messages that are not there"
+            return "rows name messages that are missing"
         return ""
 
 

@@ -304,7 +304,7 @@ def test_mini_batches_tell_what_whole_tables_tell(tmp_path, batches, says):
     assert found["gradient-labels"].value == pytest.approx(at_once["gradient-labels"].value, abs=0.02)
     is_assumed = batches is not named
     for name in ("columns", "gradient-labels"):
-        assert ("are taken as consecutive" in found[name].reason) == is_assumed
+        assert ("are assumed to be consecutive" in found[name].reason) == is_assumed
 
 
 def test_shuffled_mini_batches_without_numbers_cannot_be_told(tmp_path):
@@ -312,7 +312,7 @@ def test_shuffled_mini_batches_without_numbers_cannot_be_told(tmp_path):
     for name, array in (("columns", "e.values (query.forward)"), ("gradient-labels", "g.values (train.backward)")):
         assert found[name].verdict == CANNOT_TELL
         assert f"no number names the rows of {array}" in found[name].reason
-        assert "batches may be shuffled, and then nobody can tell which row is which" in found[name].reason
+        assert "batches may be shuffled, so nobody can tell which row is which" in found[name].reason
     assert found["columns"].value < 0.1
 
 
