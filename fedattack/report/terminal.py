@@ -222,7 +222,7 @@ def _write_untried(run: Mapping[str, Any], folder: str, *, everything: bool) -> 
             if len(questions) == 1 and not what.endswith(" asks"):
                 alone += grouped.pop(what)
         if alone:
-            grouped["Each takes something of its own, or nothing makes it possible, as the page says"] = alone
+            grouped["The page says what each of these needs, or why it is not possible"] = alone
     lines = []
     for what, questions in grouped.items():
         lines.append(Text.assemble(f"- {printable(what)}: ", (" ".join(map(printable, questions)), "dim")))

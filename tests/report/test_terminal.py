@@ -105,7 +105,7 @@ def test_an_audit_fits_one_screen_with_questions_first_and_what_was_not_asked_la
     assert "--sensitive NUMBER asks: Who?" in untried
     assert "fedattack attack labels DIR asks: Where?" in untried
     assert f"A{BY_SGD[1:]}: Which? How many?" in untried
-    assert "Each takes something of its own, or nothing makes it possible, as the page says: What?" in untried
+    assert "The page says what each of these needs, or why it is not possible: What?" in untried
     assert "Why?" not in untried
 
 
