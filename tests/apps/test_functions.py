@@ -7,8 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import psutil
 import pytest
+from flwr.clientapp import ClientApp
 
 from fedattack.apps import answering, asking
 from fedattack.apps.app import App
@@ -19,6 +19,7 @@ from fedattack.apps.witnessing import witnesses_of
 from fedattack.base.errors import ConfigError, DataError, FedAttackError
 from fedattack.record.folder import Part
 from fedattack.runs.pipeline import judge_folder
+from fedattack.runs.reaper import processes_of
 from fedattack.runs.watch import Watch
 from fedattack.witness import Witness, read_witnesses
 from fedattack.witness.seen import AskedToTrain
@@ -44,10 +45,35 @@ def here(monkeypatch):
     monkeypatch.setattr(asking, "_run", run_here)
 
 
-def run(project, part: Part) -> App:
+def run(project, part: Part, change=lambda client: client) -> App:
     client, server = (load(project, name).app for name in ("client_app", "server_app"))
-    run_here(part, server, client, project.config, CLIENTS)
+    run_here(part, server, change(client), project.config, CLIENTS)
     return App(project.where, {}, CLIENTS)
+
+
+class Giving(ClientApp):
+    """A client that sends an example, statistics, counts, labels and losses of its own beside its model."""
+
+    def __init__(self, inner: ClientApp) -> None:
+        super().__init__()
+        self._inner = inner
+
+    def __call__(self, message, context):
+        reply = self._inner(message, context)
+        task = load(TWINS[0], "task")
+        (x, y), _ = task.load_data(context.node_config["partition-id"])
+        arrays = {name: array.numpy() for name, array in reply.content["arrays"].items()}
+        given = {
+            "example": x[3],
+            "means": x.mean(axis=0),
+            "variances": x.var(axis=0, dtype=np.float64),
+            "sizes": np.bincount(y, minlength=10),
+            # As many of each client, since the server takes their mean.
+            "losses": task.own_losses(arrays, x, y)[:20],
+        }
+        for name, numbers in given.items():
+            reply.content["metrics"][name] = numbers.tolist()
+        return reply
 
 
 def functions_of(module: str, *names: str) -> OwnFunctions:
@@ -80,7 +106,7 @@ def test_an_app_in_numpy_is_found_what_its_twin_in_pytorch_is(tmp_path, here):
         (of_witness, TWINS[1], ()),
     ):
         part.folder.mkdir()
-        app = run(project, part)
+        app = run(project, part, Giving)
         posed = pose_all([part], app=app, functions=functions_of(f"{project.package}.task", *names))
         attacked = attack_all([part], posed)
         assert {"sia", "membership", "plaintext"} <= {*attacked.scored}
@@ -94,8 +120,15 @@ def test_an_app_in_numpy_is_found_what_its_twin_in_pytorch_is(tmp_path, here):
     for name, finding in mine.items():
         assert (finding.verdict, finding.n) == (twins[name].verdict, twins[name].n), name
         assert finding.value == pytest.approx(twins[name].value, abs=1e-3), name
+        assert finding.read_off == twins[name].read_off, name
     assert mine["membership.auc"].verdict == "leak"
     assert mine["sia.asr"].verdict == "leak"
+    # What is given away in plaintext, of which all is the client's own.
+    of_contents = {name: mine[f"plaintext.{name}"] for name in ("given-away", "statistics", "single-values")}
+    assert {name: found.verdict for name, found in of_contents.items()} == dict.fromkeys(of_contents, "leak")
+    certain = {name: found.read_off["certain"] for name, found in of_contents.items()}
+    assert certain == {"given-away": CLIENTS, "statistics": 3 * CLIENTS, "single-values": 20 * CLIENTS}
+    assert mine["plaintext.small-groups"].value > 0
 
 
 def test_losses_and_directions_of_examples_are_those_of_a_model(tmp_path):
@@ -433,29 +466,18 @@ def test_functions_that_take_too_long_print_or_fork_leave_the_rest(audited):
         assert all(len(each.trained) for each in found if each.asked), name
 
 
-def list_left() -> list[str]:
-    """List the processes that functions left behind, by their words."""
-    left = []
-    for process in psutil.process_iter(["cmdline", "status"]):
-        words = " ".join(process.info["cmdline"] or ())
-        is_ours = "sleep 3141" in words or "fedattack.apps.answering" in words
-        if is_ours and process.info["status"] != psutil.STATUS_ZOMBIE:
-            left.append(words)
-    return left
-
-
 @pytest.mark.slow
 def test_losses_and_updates_that_print_and_fork_give_what_quiet_ones_give(audited):
     part, app = audited
     quiet = pose_with(app, part, losses="own_losses", update="own_update")
-    before = list_left()
     noisy = pose_with(app, part, losses="noisy_losses", update="noisy_update")
     assert [*map(describe, noisy.notes)] == [*map(describe, quiet.notes)]
     for name in ("losses", "products", "norms"):
         mine, others = getattr(noisy.knowledge.answers, name), getattr(quiet.knowledge.answers, name)
         assert np.array_equal(mine, others, equal_nan=True), name
     assert np.array_equal(noisy.knowledge.shadow_losses.losses, quiet.knowledge.shadow_losses.losses)
-    assert list_left() == before
+    # Also none in a session of its own.
+    assert processes_of(part.folder.resolve()) == []
 
 
 def describe(note: str) -> str:
@@ -485,17 +507,15 @@ def describe(note: str) -> str:
 )
 def test_losses_and_updates_that_hang_end_in_a_line_and_the_rest_is_asked(audited, names, line):
     part, app = audited
-    before = list_left()
     posed = pose_with(app, part, **names)
     said = [*posed.notes, *(reason.why for reason in posed.reasons.values())]
     assert [one for one in {*said} if line in one], said
     assert all("\n" not in one for one in said)
     assert (posed.knowledge.answers is None) == ("update" not in names)
     assert posed.knowledge.shadow_losses is None
-    attacked = attack_all([part], [posed])
-    assert "plaintext" in attacked.scored
-    assert ("membership" in attacked.scored) == ("update" in names)
-    assert list_left() == before
+    assert {"plaintext", "membership"} <= {*attack_all([part], [posed]).scored}
+    # Also none in a session of its own.
+    assert processes_of(part.folder.resolve()) == []
 
 
 def pose_with(app: App, part: Part, **names: str):

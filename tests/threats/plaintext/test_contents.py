@@ -180,6 +180,42 @@ def test_a_page_says_what_arrays_hold(tmp_path):
     assert found["statistics"].verdict == NO_EVIDENCE
 
 
+def test_what_holds_no_numbers_leaves_the_rest_to_be_read(tmp_path):
+    """Empty arrays, single numbers and truth values, lists of texts and of nothing; texts cost their own client."""
+    strange = {
+        "empty": np.zeros((0, SIZE), np.float32),
+        "number": np.array(3.0, np.float32),
+        "flags": np.array([[True, False]]),
+        "sides": np.zeros((3, 0, SIZE), np.int64),
+        "infinite": np.full((2, SIZE), np.inf, np.float32),
+    }
+    texts = {0: {"text": np.array(["a", "bc"])}, 1: {"objects": np.array([{}, None], dtype=object)}}
+
+    def says(client, number, x):
+        return {"texts": ["a"] * len(x), "none": [], "mixed": ["a", 1.0], "nested": [[], [[]]], "nothing": None}
+
+    def adds(client, x, y):
+        return {**strange, **rows_beside(client, x, y), **texts.get(client, {})}
+
+    given = judged_all(write_plain_run(tmp_path, says, adds=adds))["given-away"]
+    left = CLIENTS - len(texts)
+    assert (given.verdict, given.read_off["certain"], given.read_off["clients"]) == (LEAK, 2 * left, left)
+
+
+def test_thousands_of_names_in_replies_are_bounded_and_hide_nothing(tmp_path):
+    numbers = {f"{number % 97}.{number}": float(number) for number in range(2_000)}
+    folder = write_plain_run(tmp_path, lambda client, number, x: numbers, adds=rows_beside)
+    knowledge = read_knowledge(folder / "knowledge")
+    scores = ATTACKS["plaintext"].run(Record(folder / "record"), knowledge)
+    found = scores.as_found(plaintext.PlainValues)
+    assert len(found.keys) <= plaintext._MOST_KEYS
+    # Beside rows and models, the numbers of each client are put together in a few ways.
+    assert len(found.contents) < 2 * CLIENTS * (len(numbers) + 4 * SIZE)
+    kept = [sent.values for sent in found.list_sent() if sent.name == "kept"]
+    assert [len(rows) for rows in kept] == [2] * CLIENTS
+    assert {*map(bytes, np.concatenate(kept))} <= {*map(bytes, knowledge.targets.x)}
+
+
 def test_rows_of_other_clients_are_no_leak_of_the_sender(tmp_path):
     tables = {}
 
