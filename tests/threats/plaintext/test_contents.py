@@ -61,6 +61,36 @@ def test_examples_are_certain_in_whatever_form(parts, form):
     assert contents.count_read(examples=True)[1].tolist() == [4] * 6
 
 
+@pytest.mark.parametrize("dtype", ["float64", "float32", "float16"])
+def test_all_rows_means_and_counts_are_found_in_whatever_precision_also_after_scaling(parts, dtype):
+    def says(client, x, y):
+        standard, unit = (x - x.mean(0)) / x.std(0), (x - x.min(0)) / np.ptp(x, axis=0)
+        sent = {
+            "rows": x[:4],
+            "standardised": standard[4:8],
+            "from 0 to 1": unit[8:12],
+            "means": x.mean(0),
+            "by class": np.stack([x[y == label].mean(0) for label in np.unique(y)]),
+            "counts": np.bincount(y, minlength=4),
+        }
+        return {name: array.astype(dtype) for name, array in sent.items()}
+
+    contents = find(parts, says)
+    groups = [(y == label).sum() for _, y in parts for label in np.unique(y)]
+    # The mean of one example is that example.
+    several = sum(size > 1 for size in groups)
+    assert count(contents, "means")[0] == count(contents, "counts by class")[0] == 6
+    assert count(contents, "means by class") == (several, several)
+    by_name = {}
+    for matches in contents.matches:
+        if matches.kind == EXAMPLES:
+            by_name[matches.name] = by_name.get(matches.name, 0) + len(matches.own)
+    expected = {"rows": 24, "standardised": 24, "from 0 to 1": 24}
+    if several < len(groups):
+        expected["by class"] = len(groups) - several
+    assert by_name == expected
+
+
 STATISTICS = {
     "means": lambda x: x.mean(0),
     "sums": lambda x: x.sum(0).astype(np.float32),
