@@ -57,7 +57,7 @@ from fedattack.learning.importing import one_line
 from fedattack.learning.stated import LocalSGD
 from fedattack.record import Exchange, Observation, Record, Round, rewrite_record
 from fedattack.record.format import Arrays
-from fedattack.record.views import ChangedEntries
+from fedattack.record.views import ChangedEntries, FlatVector
 
 PROGRESS = "fedattack asked "
 """How a line of the output begins that says how many replies were asked about."""
@@ -119,7 +119,13 @@ class Interview:
         entries = None
         if request["sparse"]:
             entries = ChangedEntries(**request["sparse"])
-        self._record = Record(Path(request["record"])).read_as((), request["factors"], entries=entries)
+        # Owners' functions are given arrays as they are sent; all else plays the model that stands in a vector.
+        self._flat = None
+        if request["flat"] and not request["functions"]:
+            flat = request["flat"]
+            self._flat = FlatVector(flat["vector"], tuple(flat["names"]), tuple(map(tuple, flat["shapes"])))
+        record = Record(Path(request["record"]))
+        self._record = record.read_as((), request["factors"], entries=entries, flat=self._flat)
         self._x, self._y = _read_examples(request["targets"])
         # What the attacker has of its own.
         self.auxiliary = self._x[:0], self._y[:0]
@@ -195,7 +201,7 @@ class Interview:
         """Return the training of a client; one of which no step is known takes that of the first that has one."""
         handlers = self._request["handlers"]
         asked = handlers.get(node) or next(iter(handlers.values()))
-        return Handler(self._app, self._request["run_config"], **asked)
+        return Handler(self._app, self._request["run_config"], **asked, flat=self._flat)
 
     def hold(self, say: Callable[[str], None]) -> dict[str, NDArray[Any]]:
         """Ask, and return the arrays of :class:`~fedattack.attacks.knowledge.Answers` and ``notes``.
@@ -831,10 +837,15 @@ def main() -> None:
     code = 0
     request = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
     try:
-        answer(request, lambda line: print(line, file=sys.__stdout__, flush=True))
+        answer(request, _say_line)
     except FedAttackError as cause:
-        print(short(str(cause), 500), file=sys.stderr)
+        # The app may have put something in the stream's place, or left a line without an end.
+        print(f"\n{short(str(cause), 500)}", file=sys.__stderr__, flush=True)
         code = 2
-    sys.stdout.flush()
-    sys.stderr.flush()
     os._exit(code)
+
+
+def _say_line(line: str) -> None:
+    # The app may have closed it.
+    with suppress(OSError, ValueError):
+        print(line, file=sys.__stdout__, flush=True)

@@ -7,13 +7,11 @@ process: the app's code is as trusted as in the run itself, and what it leaves b
 import json
 import os
 import re
-import signal
 import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -28,6 +26,7 @@ from fedattack.apps.app import App
 from fedattack.apps.functions import NO_FUNCTIONS, OwnFunctions, list_partitions, put_examples
 from fedattack.apps.outside import read_app
 from fedattack.apps.place import copy_files
+from fedattack.apps.player import ENDED_BY_ALARM, LONGEST
 from fedattack.apps.reading import sends_generators
 from fedattack.attacks import ATTACKS, Scores
 from fedattack.attacks.answers import (
@@ -47,6 +46,7 @@ from fedattack.base.untrusted import read_npz
 from fedattack.record import Record
 from fedattack.record.folder import Part
 from fedattack.record.marks import RecordMark
+from fedattack.runs import reaper
 from fedattack.runs.bundle import copy_app
 from fedattack.runs.private import private_folder, working_in
 from fedattack.runs.watch import Watch
@@ -54,6 +54,9 @@ from fedattack.witness import SERVER, Witness, read_witnesses
 
 NOTHING_KNOWN = Knowledge()
 """What an attacker knows that was told nothing."""
+
+# Bytes of a line that the app prints, and of its last words, that are read.
+_LONGEST_LINE, _LAST_WORDS = 10_000, 100_000
 
 _WHERE = "the app's answers"
 _HINT = "expected a file that fedattack.apps.answering writes"
@@ -156,7 +159,15 @@ class Asker:
             What the attacker knows already: examples of its own, and how clients train.
         """
         step = f"ask the app about {inquiry.part.label}"
-        arrays = self._ask(inquiry, step, held=held, besides=besides)
+        try:
+            arrays = self._ask(inquiry, step, held=held, besides=besides)
+        except FedAttackError as cause:
+            if self.functions.update is None or "--losses" in str(cause):
+                raise
+            # Losses need no updates, which may be what ended the process.
+            alone = replace(self, functions=replace(self.functions, update=None))
+            learned = alone.learn(inquiry, held, besides)
+            return learned._replace(notes=[*learned.notes, f"only losses are used: {cause}"])
         answers = check_answers(arrays, inquiry.targets, _WHERE)
         roles = check_arrays(FoundRoles, {}, _WHERE, DataError, _HINT, entry=json.loads(str(arrays["roles"])))
         touched = {name.removeprefix(TOUCHED): array for name, array in arrays.items() if name.startswith(TOUCHED)}
@@ -308,6 +319,7 @@ class Asker:
                 "handlers": handlers,
                 "factors": sends and sends.factors and dict(sends.factors),
                 "sparse": sends and sends.sparse and vars(sends.sparse),
+                "flat": sends and sends.flat and vars(sends.flat),
                 "seqs": list(seqs),
                 "seconds": seconds,
                 "owned": {node: list(rows) for node, rows in (owned or {}).items()},
@@ -340,13 +352,13 @@ class Asker:
             self.watch.step(step, done, total)
 
 
-def _end_group(process: "subprocess.Popen[str]") -> None:
-    """Wait for a process, and end those that it left behind: they would keep open what its words come by."""
+def _end_with(process: "subprocess.Popen[bytes]", folder: Path) -> None:
+    """Wait for a process, and end those that it left behind: they would keep open what its words come by.
+
+    They are of the private ``folder``, and some may have sessions of their own.
+    """
     process.wait()
-    # A system without sessions (Windows) has no such groups.
-    if hasattr(os, "killpg"):
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.pid, signal.SIGKILL)
+    reaper.reap(folder.resolve())
 
 
 def ask_examples(asker: Asker, part: Part, witnesses: Sequence[Witness], notes: list[str]) -> Sequence[Witness]:
@@ -407,6 +419,12 @@ def _handlers(witnesses: Sequence[Witness], app: App) -> dict[str, Mapping[str, 
     return found
 
 
+def _list_lines(process: "subprocess.Popen[bytes]") -> Iterator[bytes]:
+    """Yield what a process prints, line by line; a line without an end comes in pieces."""
+    while process.stdout is not None and (line := process.stdout.readline(_LONGEST_LINE)):
+        yield line
+
+
 def _run(request: Path, answers: Path, place: Path, say: Callable[[int, int], None]) -> None:
     """Run the process that asks; ``say`` is told how many replies were asked about, and how many there are.
 
@@ -422,7 +440,7 @@ def _run(request: Path, answers: Path, place: Path, say: Callable[[int, int], No
     # By ``-m`` the module would be named __main__, and other processes that it begins could not import it.
     command = [sys.executable, "-c", "from fedattack.apps.answering import main; main()", str(request)]
     with (
-        tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as errors,
+        tempfile.TemporaryFile() as errors,
         subprocess.Popen(
             command,
             cwd=place,
@@ -435,23 +453,23 @@ def _run(request: Path, answers: Path, place: Path, say: Callable[[int, int], No
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=errors,
-            text=True,
-            errors="replace",
             start_new_session=True,
         ) as process,
     ):
-        threading.Thread(target=_end_group, args=[process], daemon=True).start()
+        threading.Thread(target=_end_with, args=[process, request.parent], daemon=True).start()
         try:
-            for line in process.stdout or ():
+            for line in _list_lines(process):
                 # The app may print what begins alike.
-                if found := re.fullmatch(rf"{PROGRESS}(\d{{1,9}}) (\d{{1,9}})", line.rstrip("\n")):
+                if found := re.fullmatch(rf"{PROGRESS}(\d{{1,9}}) (\d{{1,9}})\n", line.decode(errors="replace")):
                     say(int(found[1]), int(found[2]))
         except BaseException:
             process.kill()
             raise
         code = process.wait()
-        errors.seek(0)
-        last = (errors.read().strip().splitlines() or ["no word"])[-1]
+        errors.seek(max(0, errors.seek(0, os.SEEK_END) - _LAST_WORDS))
+        last = (errors.read().decode(errors="replace").strip().splitlines() or ["no word"])[-1]
+    if code == ENDED_BY_ALARM:
+        raise DataError(f"the app's code took too long and could not be stopped; if it takes longer, set {LONGEST}")
     if code == 2:
         raise DataError(last)
     if code or not answers.exists():

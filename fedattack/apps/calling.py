@@ -275,10 +275,19 @@ class FunctionPlayer(UpdatesPlayer):
             if time.monotonic() - started > _ALONE_SECONDS:
                 raise DataError(f"{self._update} made {row} of {count} updates of one example in {_ALONE_SECONDS} s")
             moved = self.update(self._weights, self._x[row : row + 1, ...], self._y[row : row + 1], row)
+            self._require_form(moved, names)
             alone = _flatten(moved, names) - before
             products[:, row] = flat @ alone
             norms[row] = np.linalg.norm(alone)
         return products, norms, np.linalg.norm(flat, axis=1)
+
+    def _require_form(self, moved: Arrays, names: Sequence[str]) -> None:
+        """Refuse an update in which some of the weights have another shape than the client was sent, or are missing."""
+        for name in names:
+            shape = np.shape(self._weights[name])
+            if name not in moved or moved[name].shape != shape:
+                got = moved[name].shape if name in moved else "none"
+                raise DataError(f"{self._update}: expected {short(name, 60)} of shape {shape}, as sent; got {got}")
 
     def list_assumptions(self) -> Iterator[str]:
         """Say whose word is taken for what, and what draws at random."""

@@ -2,6 +2,7 @@
 
 import os
 import random
+import signal
 import sys
 import threading
 from abc import ABC, abstractmethod
@@ -19,6 +20,7 @@ from torch import Tensor
 
 from fedattack.base.errors import DataError, short
 from fedattack.record.format import Arrays
+from fedattack.record.views import FlatVector
 from fedattack.witness.arrays import same
 from fedattack.witness.feeding import feed
 from fedattack.witness.step import as_array
@@ -36,7 +38,14 @@ LONGEST = "FEDATTACK_ASKING_SECONDS"
 UPDATES_MEMORY = 2**30
 """Bytes of the updates that gradients are held against at once."""
 
+ENDED_BY_ALARM = -signal.SIGALRM if hasattr(signal, "SIGALRM") else None
+"""Exit status of a process in which the app's code neither ends nor lets a thread end it; ``None`` on Windows."""
+
 _SECONDS = 900.0
+
+# So many seconds later the system itself ends the process.
+_LATER = 5.0
+
 _SEED = 0
 _TRIED = 3
 # Passes over the targets, and Adam's learning rate, by which a part is fitted that clients keep.
@@ -52,7 +61,10 @@ Form = tuple[tuple[str, tuple[int, ...]], ...]
 
 @dataclass(frozen=True)
 class Handler:
-    """The app's own training of one client, as :class:`fedattack.witness.seen.AskedToTrain` says it was asked to."""
+    """The app's own training of one client, as :class:`fedattack.witness.seen.AskedToTrain` says it was asked to.
+
+    Weights are arrays of the model one by one, also where they are sent in one vector, ``flat``.
+    """
 
     app: ClientApp
     run_config: Mapping[str, Any]
@@ -60,6 +72,7 @@ class Handler:
     type: str
     arrays: Mapping[str, Sequence[str]]
     configs: Mapping[str, Mapping[str, Any]]
+    flat: FlatVector | None = None
 
     def __call__(self, weights: Arrays, seed: int = _SEED, state: RecordDict | None = None) -> Message:
         """Train with these weights, from one state of all random numbers, and return the client's reply.
@@ -68,6 +81,7 @@ class Handler:
         client that kept nothing.
         """
         seed_all(seed)
+        weights = self._join(weights)
         records: dict[str, Any] = {}
         for key, names in self.arrays.items():
             # One record alone holds whatever is sent in this round.
@@ -96,8 +110,16 @@ class Handler:
             except SystemExit as cause:
                 raise DataError(f"the app's handler ended its process: sys.exit({cause.code!r})") from None
 
-    @staticmethod
-    def read_arrays(reply: Message) -> Arrays:
+    def _join(self, weights: Arrays) -> Arrays:
+        """Return weights as clients are sent them: in one vector, or one by one."""
+        names = {f"{key}.{name}" for key, of_record in self.arrays.items() for name in of_record}
+        if len(self.arrays) == 1:
+            names = {name for of_record in self.arrays.values() for name in of_record}
+        if self.flat is None or self.flat.vector not in names:
+            return weights
+        return self.flat.join(weights)
+
+    def read_arrays(self, reply: Message) -> Arrays:
         """Return the arrays of a reply by their names, as a record has them."""
         found: dict[str, NDArray[Any]] = {}
         records: Mapping[str, ArrayRecord] = {}
@@ -107,7 +129,7 @@ class Handler:
             prefix = f"{key}." if len(records) > 1 else ""
             for name, array in record.items():
                 found[prefix + name] = np.array(array.numpy())
-        return found
+        return found if self.flat is None else self.flat.split(found)
 
 
 def seed_all(seed: int) -> None:
@@ -123,8 +145,9 @@ def limit_time(what: str) -> Iterator[None]:
     seconds = float(os.environ.get(LONGEST, _SECONDS))
 
     def end() -> None:
+        # The app may have left a line without an end.
         print(
-            f"{what} did not end within {seconds:g} s; if it takes longer, set {LONGEST}",
+            f"\n{what} did not end within {seconds:g} s; if it takes longer, set {LONGEST}",
             file=sys.__stderr__,
             flush=True,
         )
@@ -133,10 +156,19 @@ def limit_time(what: str) -> Iterator[None]:
     timer = threading.Timer(seconds, end)
     timer.daemon = True
     timer.start()
+    _set_alarm(seconds + _LATER)
     try:
         yield
     finally:
         timer.cancel()
+        _set_alarm(0)
+
+
+def _set_alarm(seconds: float) -> None:
+    """Let the system end this process after so many seconds, 0 for never, also where no thread of Python can run."""
+    # There is none on every system (Windows).
+    if hasattr(signal, "setitimer"):
+        signal.setitimer(signal.ITIMER_REAL, seconds)
 
 
 class WeightsPlayer(Protocol):

@@ -236,10 +236,9 @@ class Recorder:
         size = without.size
         with self._others_lock:
             if others.arrays:
-                size_of_arrays = MAX_ARRAYS
-                if are_kept(others.arrays):
-                    size_of_arrays = others.size - size
-                if self._arrays_size + size_of_arrays > MAX_ARRAYS:
+                fits = are_kept(others.arrays)
+                size_of_arrays = others.size - size if fits else 0
+                if not fits or self._arrays_size + size_of_arrays > MAX_ARRAYS:
                     self.leave_out(others.type, others.way, arrays=others.arrays)
                     others = without
                 else:

@@ -121,6 +121,12 @@ class FlatVector:
         names = [*self.names, *(name for name in stored if name != self.vector)]
         return StoredArrays(read, {name: name for name in names})
 
+    def join(self, arrays: Arrays) -> Arrays:
+        """Return the same with the vector in the place of the arrays that stand in it, the other way round."""
+        vector = np.concatenate([np.ravel(arrays[name]) for name in self.names])
+        others = {name: array for name, array in arrays.items() if name not in self.names}
+        return {self.vector: vector, **others}
+
     def describe(self, stored: Sequence[Parameter]) -> Sequence[Parameter]:
         """Return a table of parameters likewise."""
         for index, entry in enumerate(stored):

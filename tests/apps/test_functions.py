@@ -3,10 +3,12 @@
 import json
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from flwr.clientapp import ClientApp
 
 from fedattack.apps import answering, asking
 from fedattack.apps.app import App
@@ -17,6 +19,7 @@ from fedattack.apps.witnessing import witnesses_of
 from fedattack.base.errors import ConfigError, DataError, FedAttackError
 from fedattack.record.folder import Part
 from fedattack.runs.pipeline import judge_folder
+from fedattack.runs.reaper import processes_of
 from fedattack.runs.watch import Watch
 from fedattack.witness import Witness, read_witnesses
 from fedattack.witness.seen import AskedToTrain
@@ -42,10 +45,35 @@ def here(monkeypatch):
     monkeypatch.setattr(asking, "_run", run_here)
 
 
-def run(project, part: Part) -> App:
+def run(project, part: Part, change=lambda client: client) -> App:
     client, server = (load(project, name).app for name in ("client_app", "server_app"))
-    run_here(part, server, client, project.config, CLIENTS)
+    run_here(part, server, change(client), project.config, CLIENTS)
     return App(project.where, {}, CLIENTS)
+
+
+class Giving(ClientApp):
+    """A client that sends an example, statistics, counts, labels and losses of its own beside its model."""
+
+    def __init__(self, inner: ClientApp) -> None:
+        super().__init__()
+        self._inner = inner
+
+    def __call__(self, message, context):
+        reply = self._inner(message, context)
+        task = load(TWINS[0], "task")
+        (x, y), _ = task.load_data(context.node_config["partition-id"])
+        arrays = {name: array.numpy() for name, array in reply.content["arrays"].items()}
+        given = {
+            "example": x[3],
+            "means": x.mean(axis=0),
+            "variances": x.var(axis=0, dtype=np.float64),
+            "sizes": np.bincount(y, minlength=10),
+            # As many of each client, since the server takes their mean.
+            "losses": task.own_losses(arrays, x, y)[:20],
+        }
+        for name, numbers in given.items():
+            reply.content["metrics"][name] = numbers.tolist()
+        return reply
 
 
 def functions_of(module: str, *names: str) -> OwnFunctions:
@@ -78,7 +106,7 @@ def test_an_app_in_numpy_is_found_what_its_twin_in_pytorch_is(tmp_path, here):
         (of_witness, TWINS[1], ()),
     ):
         part.folder.mkdir()
-        app = run(project, part)
+        app = run(project, part, Giving)
         posed = pose_all([part], app=app, functions=functions_of(f"{project.package}.task", *names))
         attacked = attack_all([part], posed)
         assert {"sia", "membership", "plaintext"} <= {*attacked.scored}
@@ -92,8 +120,15 @@ def test_an_app_in_numpy_is_found_what_its_twin_in_pytorch_is(tmp_path, here):
     for name, finding in mine.items():
         assert (finding.verdict, finding.n) == (twins[name].verdict, twins[name].n), name
         assert finding.value == pytest.approx(twins[name].value, abs=1e-3), name
+        assert finding.read_off == twins[name].read_off, name
     assert mine["membership.auc"].verdict == "leak"
     assert mine["sia.asr"].verdict == "leak"
+    # What is given away in plaintext, of which all is the client's own.
+    of_contents = {name: mine[f"plaintext.{name}"] for name in ("given-away", "statistics", "single-values")}
+    assert {name: found.verdict for name, found in of_contents.items()} == dict.fromkeys(of_contents, "leak")
+    certain = {name: found.read_off["certain"] for name, found in of_contents.items()}
+    assert certain == {"given-away": CLIENTS, "statistics": 3 * CLIENTS, "single-values": 20 * CLIENTS}
+    assert mine["plaintext.small-groups"].value > 0
 
 
 def test_losses_and_directions_of_examples_are_those_of_a_model(tmp_path):
@@ -400,16 +435,22 @@ def test_a_module_or_a_function_that_is_not_there_is_refused_before_a_run(tmp_pa
         OwnFunctions(losses="numpy_twin.task:own_loses").check_there(where)
 
 
-@pytest.mark.slow
-def test_functions_that_take_too_long_print_or_fork_leave_the_rest(tmp_path, monkeypatch):
-    """In the process that an audit starts: each ends in a line, or in nothing but the answer."""
+@pytest.fixture
+def audited(tmp_path, monkeypatch):
+    """A run of the twin, and a copy of it that has these functions, each call of which may take three seconds."""
     part = Part(tmp_path / "run", "")
     part.folder.mkdir()
-    app = run(TWINS[0], part)
+    run(TWINS[0], part)
     folder = TWINS[0].copy(tmp_path)
     (folder / "numpy_twin" / "audit.py").write_text(FUNCTIONS)
-    app = App(folder, {}, CLIENTS)
     monkeypatch.setenv("FEDATTACK_ASKING_SECONDS", "3")
+    return part, App(folder, {}, CLIENTS)
+
+
+@pytest.mark.slow
+def test_functions_that_take_too_long_print_or_fork_leave_the_rest(audited):
+    """In the process that an audit starts: each ends in a line, or in nothing but the answer."""
+    part, app = audited
     for name, message in (
         (
             "slow",
@@ -425,10 +466,106 @@ def test_functions_that_take_too_long_print_or_fork_leave_the_rest(tmp_path, mon
         assert all(len(each.trained) for each in found if each.asked), name
 
 
+@pytest.mark.slow
+def test_losses_and_updates_that_print_and_fork_give_what_quiet_ones_give(audited):
+    part, app = audited
+    quiet = pose_with(app, part, losses="own_losses", update="own_update")
+    noisy = pose_with(app, part, losses="noisy_losses", update="noisy_update")
+    assert [*map(describe, noisy.notes)] == [*map(describe, quiet.notes)]
+    for name in ("losses", "products", "norms"):
+        mine, others = getattr(noisy.knowledge.answers, name), getattr(quiet.knowledge.answers, name)
+        assert np.array_equal(mine, others, equal_nan=True), name
+    assert np.array_equal(noisy.knowledge.shadow_losses.losses, quiet.knowledge.shadow_losses.losses)
+    # Also none in a session of its own.
+    assert processes_of(part.folder.resolve()) == []
+
+
+def describe(note: str) -> str:
+    return note.replace("noisy_", "own_")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("names", "line"),
+    [
+        (
+            {"losses": "slow_losses"},
+            "the app itself gives no losses: --losses numpy_twin.audit:slow_losses did not end within 3 s; if it "
+            "takes longer, set FEDATTACK_ASKING_SECONDS",
+        ),
+        (
+            {"losses": "stuck_losses"},
+            "the app itself gives no losses: the app's code took too long and could not be stopped; if it takes "
+            "longer, set FEDATTACK_ASKING_SECONDS",
+        ),
+        (
+            {"losses": "own_losses", "update": "slow_update"},
+            "only losses are used: --update numpy_twin.audit:slow_update did not end within 3 s; if it takes longer, "
+            "set FEDATTACK_ASKING_SECONDS",
+        ),
+    ],
+)
+def test_losses_and_updates_that_hang_end_in_a_line_and_the_rest_is_asked(audited, names, line):
+    part, app = audited
+    posed = pose_with(app, part, **names)
+    said = [*posed.notes, *(reason.why for reason in posed.reasons.values())]
+    assert [one for one in {*said} if line in one], said
+    assert all("\n" not in one for one in said)
+    assert (posed.knowledge.answers is None) == ("update" not in names)
+    assert posed.knowledge.shadow_losses is None
+    assert {"plaintext", "membership"} <= {*attack_all([part], [posed]).scored}
+    # Also none in a session of its own.
+    assert processes_of(part.folder.resolve()) == []
+
+
+def pose_with(app: App, part: Part, **names: str):
+    functions = OwnFunctions(examples="numpy_twin.audit:two_parts")
+    functions = replace(functions, **{name: f"numpy_twin.audit:{function}" for name, function in names.items()})
+    (part.folder / "witness" / "posed.json").unlink(missing_ok=True)
+    (posed,) = pose_all([part], app=app, functions=functions)
+    return posed
+
+
 FUNCTIONS = """
-import os, subprocess, sys, time
+import os, re, subprocess, sys, time
 import numpy as np
-from numpy_twin.task import own_examples
+from numpy_twin.task import load_data, own_examples, own_losses, own_update
+
+def two_parts(partition, partitions):
+    return *own_examples(partition, partitions), *load_data(partition + 100)[0]
+
+heard = []
+
+def make_noise(function):
+    # Once for each function: updates are called hundreds of times.
+    if function in heard:
+        return
+    heard.append(function)
+    print("fedattack asked 1 2\\n" * 5, "x" * 10**6, end="")
+    print("x" * 10**6, "without an end", file=sys.stderr, end="")
+    # One in a session of its own would hold the pipe open for long, and a copy comes back.
+    subprocess.Popen(["sleep", "3141"], start_new_session=True)
+    os.fork()
+
+def noisy_losses(arrays, examples, labels):
+    make_noise("losses")
+    return own_losses(arrays, examples, labels)
+
+def noisy_update(arrays, examples, labels, seed):
+    make_noise("update")
+    return own_update(arrays, examples, labels, seed)
+
+def slow_losses(arrays, examples, labels):
+    subprocess.Popen(["sleep", "3141"], start_new_session=True)
+    time.sleep(60)
+
+def stuck_losses(arrays, examples, labels):
+    # It holds the lock of Python, so that no thread of it runs.
+    re.match("(a+)+$", "a" * 60 + "b")
+
+def slow_update(arrays, examples, labels, seed):
+    subprocess.Popen(["sleep", "3141"], start_new_session=True)
+    time.sleep(60)
 
 def slow(partition, partitions):
     time.sleep(60)

@@ -10,15 +10,22 @@ from flwr.serverapp.strategy import FedAvg
 from sklearn.cluster import KMeans
 from torch import nn
 
+from fedattack.apps import answering, control
 from fedattack.apps.app import App
-from fedattack.apps.auditing import Order, explaining
+from fedattack.apps.asking import Asker
+from fedattack.apps.auditing import Order, explaining, list_trusted
 from fedattack.apps.questions import NOTHING_BESIDES
+from fedattack.apps.witnessing import witnesses_of
 from fedattack.attacks.knowledge import Sends
+from fedattack.attacks.matching import as_models
+from fedattack.audit.opened import open_records
 from fedattack.base.errors import FedAttackError
-from fedattack.record.folder import Part
+from fedattack.record.folder import Part, RunFolder
 from fedattack.report import read_run
+from fedattack.runs.asked import known_to
 from fedattack.runs.pipeline import judge_folder
 from fedattack.runs.watch import Watch
+from tests.apps.projects import ASKED
 from tests.apps.worlds import attack_all, pose_all, run_here
 
 CLIENTS = 6
@@ -240,3 +247,44 @@ def test_a_vector_of_weights_is_attacked_as_the_model_that_it_is(is_split, is_di
     said = " ".join(run["notes"])
     assert "clients send their model as one vector, flat: the attacker takes it for the 2 arrays of the model" in said
     assert "is not what the client received or sent" not in said
+
+
+def plant_in_vector(folder, monkeypatch, *how, **further):
+    """Return what replies are after a step on a client's own target, and losses after some training on these."""
+    folder.mkdir()
+    torch.manual_seed(2)
+    client, main = send_vector(*how, **further)
+    part, server = Part(folder, ""), ServerApp()
+    server.main()(main)
+    run_here(part, server, client, {}, CLIENTS)
+    (posed,) = pose_all([part])
+    monkeypatch.setattr(answering, "load_app", lambda *words: client)
+    trusted = list_trusted([posed])
+    (run,) = open_records(RunFolder(folder), lambda part: known_to(part, trusted), truth=True)
+    asker, witnesses = Asker(App(ASKED.where, {}, CLIENTS)), witnesses_of(part)
+    stepped = None
+    if not posed.knowledge.sends or not posed.knowledge.sends.factors:
+        planted, share = control._step(folder / "steps", (1,), asker, run, witnesses, None)
+        assert share == (CLIENTS, CLIENTS)
+        rounds = as_models(planted[1].sent, posed.knowledge).rounds
+        stepped = [dict(reply.arrays) for round_ in rounds for reply in round_.observations]
+    planted, share = control._train_further(folder, (4,), False, asker, run, witnesses, None)
+    assert share == (CLIENTS, CLIENTS)
+    return stepped, planted[4].knowledge.answers
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("is_split", [False, True])
+@pytest.mark.parametrize("is_difference", [False, True])
+def test_a_control_plants_in_a_vector_what_it_plants_in_the_arrays_that_stand_in_it(
+    is_split, is_difference, tmp_path, monkeypatch, here
+):
+    stepped, answers = plant_in_vector(tmp_path / "flat", monkeypatch, is_split, is_difference)
+    twins, others = plant_in_vector(tmp_path / "twin", monkeypatch, True, is_difference, is_flat=False)
+    np.testing.assert_allclose(answers.losses, others.losses, rtol=1e-6)
+    np.testing.assert_allclose(answers.products, others.products, rtol=1e-4, atol=1e-7)
+    assert (stepped is None) == is_difference
+    for mine, twin in zip(stepped or (), twins or (), strict=True):
+        assert [*mine] == [*twin] == ["weight", "bias"]
+        for name, array in mine.items():
+            np.testing.assert_array_equal(array, twin[name])

@@ -120,6 +120,31 @@ def test_arrays_beside_training_are_kept_bit_for_bit_up_to_a_bound(tmp_path, mon
     assert record.gaps == ["1 query.forward reply with arrays embedding.values (200, 4) is not in this record"]
 
 
+@pytest.mark.parametrize(
+    "arrays",
+    [
+        {"text": np.array(["a", "bc"])},
+        {"objects": np.array([{}, None], dtype=object)},
+        {"large": np.zeros(MAX_NUMBERS + 1)},
+        {str(index): np.zeros(1) for index in range(MAX_NAMES + 1)},
+        dict.fromkeys(map(str, range(10**6)), np.zeros(1)),
+    ],
+    ids=["text", "objects", "large", "many", "a million"],
+)
+def test_arrays_that_are_not_kept_are_named_also_if_they_come_first(arrays, tmp_path):
+    recorder = _recorder.Recorder(tmp_path / "record", view="individual")
+    recorder.open()
+    for of_message in (arrays, {"empty": np.zeros((0, 3), np.float32)}):
+        recorder.note(Others("evaluate", "reply", ("a",), {"loss": 1.0}, arrays=of_message))
+    recorder.close()
+    record = Record(tmp_path / "record")
+    assert record.status == "complete"
+    assert [[*others.arrays] for others in record.others] == [[], ["empty"]]
+    (gap,) = record.gaps
+    assert gap.startswith(f"1 evaluate reply with arrays {next(iter(arrays))}")
+    assert len(gap) < 1_000
+
+
 @pytest.mark.parametrize("change", [{"shape": [4]}, {"base64": "AAAA"}, {"dtype": "float64"}, {"dtype": "object"}])
 def test_an_array_beside_training_that_does_not_fit_its_shape_is_refused(change):
     form = TypeAdapter(OthersEntry)

@@ -16,7 +16,9 @@ HOSTILE = {
     "a side that no array has": {"w": np.zeros((2**51, 0), dtype=np.float32)},
     "fields": {"w": np.zeros(2, dtype=[("f" * 2_000, "<f4")])},
     "text": {"w": np.array(["x"])},
+    "Python objects": {"w": np.array([{}, None], dtype=object)},
     "extended precision": {"w": np.ones(1, dtype=np.longdouble)},
+    "a million arrays": dict.fromkeys(map(str, range(10**6)), np.zeros(1, dtype=np.uint8)),
     "many arrays": {f"{number:x}": np.zeros((1,) * 32, dtype=np.uint8) for number in range(20_000)},
 }
 

@@ -61,6 +61,36 @@ def test_examples_are_certain_in_whatever_form(parts, form):
     assert contents.count_read(examples=True)[1].tolist() == [4] * 6
 
 
+@pytest.mark.parametrize("dtype", ["float64", "float32", "float16"])
+def test_all_rows_means_and_counts_are_found_in_whatever_precision_also_after_scaling(parts, dtype):
+    def says(client, x, y):
+        standard, unit = (x - x.mean(0)) / x.std(0), (x - x.min(0)) / np.ptp(x, axis=0)
+        sent = {
+            "rows": x[:4],
+            "standardised": standard[4:8],
+            "from 0 to 1": unit[8:12],
+            "means": x.mean(0),
+            "by class": np.stack([x[y == label].mean(0) for label in np.unique(y)]),
+            "counts": np.bincount(y, minlength=4),
+        }
+        return {name: array.astype(dtype) for name, array in sent.items()}
+
+    contents = find(parts, says)
+    groups = [(y == label).sum() for _, y in parts for label in np.unique(y)]
+    # The mean of one example is that example.
+    several = sum(size > 1 for size in groups)
+    assert count(contents, "means")[0] == count(contents, "counts by class")[0] == 6
+    assert count(contents, "means by class") == (several, several)
+    by_name = {}
+    for matches in contents.matches:
+        if matches.kind == EXAMPLES:
+            by_name[matches.name] = by_name.get(matches.name, 0) + len(matches.own)
+    expected = {"rows": 24, "standardised": 24, "from 0 to 1": 24}
+    if several < len(groups):
+        expected["by class"] = len(groups) - several
+    assert by_name == expected
+
+
 STATISTICS = {
     "means": lambda x: x.mean(0),
     "sums": lambda x: x.sum(0).astype(np.float32),
@@ -178,6 +208,42 @@ def test_a_page_says_what_arrays_hold(tmp_path):
     words = _explain([found["own-examples"], given]).words
     assert words[0] == "kept holds 12 of 120 examples of 6 clients; 12 of these are certain."
     assert found["statistics"].verdict == NO_EVIDENCE
+
+
+def test_what_holds_no_numbers_leaves_the_rest_to_be_read(tmp_path):
+    """Empty arrays, single numbers and truth values, lists of texts and of nothing; texts cost their own client."""
+    strange = {
+        "empty": np.zeros((0, SIZE), np.float32),
+        "number": np.array(3.0, np.float32),
+        "flags": np.array([[True, False]]),
+        "sides": np.zeros((3, 0, SIZE), np.int64),
+        "infinite": np.full((2, SIZE), np.inf, np.float32),
+    }
+    texts = {0: {"text": np.array(["a", "bc"])}, 1: {"objects": np.array([{}, None], dtype=object)}}
+
+    def says(client, number, x):
+        return {"texts": ["a"] * len(x), "none": [], "mixed": ["a", 1.0], "nested": [[], [[]]], "nothing": None}
+
+    def adds(client, x, y):
+        return {**strange, **rows_beside(client, x, y), **texts.get(client, {})}
+
+    given = judged_all(write_plain_run(tmp_path, says, adds=adds))["given-away"]
+    left = CLIENTS - len(texts)
+    assert (given.verdict, given.read_off["certain"], given.read_off["clients"]) == (LEAK, 2 * left, left)
+
+
+def test_thousands_of_names_in_replies_are_bounded_and_hide_nothing(tmp_path):
+    numbers = {f"{number % 97}.{number}": float(number) for number in range(2_000)}
+    folder = write_plain_run(tmp_path, lambda client, number, x: numbers, adds=rows_beside)
+    knowledge = read_knowledge(folder / "knowledge")
+    scores = ATTACKS["plaintext"].run(Record(folder / "record"), knowledge)
+    found = scores.as_found(plaintext.PlainValues)
+    assert len(found.keys) <= plaintext._MOST_KEYS
+    # Beside rows and models, the numbers of each client are put together in a few ways.
+    assert len(found.contents) < 2 * CLIENTS * (len(numbers) + 4 * SIZE)
+    kept = [sent.values for sent in found.list_sent() if sent.name == "kept"]
+    assert [len(rows) for rows in kept] == [2] * CLIENTS
+    assert {*map(bytes, np.concatenate(kept))} <= {*map(bytes, knowledge.targets.x)}
 
 
 def test_rows_of_other_clients_are_no_leak_of_the_sender(tmp_path):
