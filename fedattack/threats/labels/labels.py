@@ -301,10 +301,11 @@ class _Estimator:
 
     def find_common(self, updates: Sequence[_Update]) -> Floats | None:
         """Return the mean gradient of the bias (classes,) in the updates of a round; ``None`` if it says nothing."""
-        alike = [update for update in updates if update.is_common and update.last.bias is not None]
-        if len(alike) < 2:
+        # Clients may be sent different models, such as slices of one: labels move the bias of each alike.
+        biased = [update for update in updates if update.last.bias is not None]
+        if len(biased) < 2:
             return None
-        return np.asarray(np.mean([self._gradient(update)[0][:, -1] for update in alike], axis=0))
+        return np.asarray(np.mean([self._gradient(update)[0][:, -1] for update in biased], axis=0))
 
     def count(self, update: _Update, common: Floats | None) -> dict[str, Floats]:
         """Return by rule the shares of the labels (classes,) in an update; nothing if the update is zero.
@@ -326,6 +327,8 @@ class _Estimator:
         if path and is_scaled:
             impact, offset = find_terms(path[0], self.labels, examples)
             shares["llg-plus"] = apply_llg(sums, examples, impact, offset) / examples
+        if update.last.bias is None:
+            common = None
         is_compared = is_scaled and common is not None
         if is_compared or (path and (is_scaled or self.labels is not None)):
             shares["solved"] = self._solve(update, gradient, common, path, shares)

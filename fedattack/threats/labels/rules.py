@@ -138,7 +138,7 @@ def weigh_llg(moved: Floats, common: Floats, travelled: float) -> float:
     Parameters
     ----------
     moved, common
-        (classes,): gradient of the bias, and the mean of all that were sent the same model.
+        (classes,): gradient of the bias, and the mean of all in the round.
     travelled
         Learning rate times steps: the further a client went, the more its model fits its labels, and the less of how
         clients differ is left in the mean gradient.
