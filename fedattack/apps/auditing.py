@@ -413,6 +413,9 @@ def read_sequences_by_app(asker: Asker, posed: Sequence[Posed], attacked: Attack
     lacks = [lack for lack in attack.needs.find_lacks(attacked.runs[0].sent, known) if lack.kind != UNKNOWN]
     if known.targets is None or lacks or any({attack.name, "sequences"} & {*each.reasons} for each in posed):
         return attacked
+    # Where the step gives no gradients, nobody can say what the model lacks.
+    if not known.roles:
+        return attacked
     try:
         find_words(known.roles)
     except NeedsError as cause:

@@ -1,6 +1,7 @@
 """What an app is asked by gradients of single examples is the same on any machine, and bounded."""
 
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,10 +10,12 @@ from fedattack.apps import probing
 from fedattack.apps.probing import ask_outputs, ask_roles, ask_touched
 from fedattack.attacks import Knowledge, Targets
 from fedattack.attacks.last_layer import find_known_last_layer
+from fedattack.attacks.roles import FIRST, OTHER
 from fedattack.attacks.tables import TokenTable
 from fedattack.record import Record
 from fedattack.record.folder import Part
 from tests.apps.test_inverting import TRAINING, examples, player_of, run
+from tests.attacks.probing import kinds_of
 
 
 @pytest.fixture(scope="module")
@@ -62,3 +65,25 @@ def test_what_is_asked_is_bounded_by_what_it_costs(probed, monkeypatch):
     assert touched["whole"].tolist() == ["0"]
     assert (len(outputs.seqs), set(outputs.shares.tolist())) == (1, {0.0})
     assert {role.kind for role in roles} != {"other"}
+
+
+def test_an_array_whose_role_changes_from_round_to_round_has_none(few, monkeypatch):
+    x, y = examples()
+    player, received = player_of(*few, x, y)
+    later = {name: 2 * array for name, array in received.items()}
+    kinds = kinds_of(ask_roles(player, [received, later], x, y))
+    assert kinds == kinds_of(ask_roles(player, [received], x, y))
+    first = next(name for name, of_array in kinds.items() if FIRST in of_array)
+    probe = probing._probe
+
+    def change(player, weights, x, y):
+        found = probe(player, weights, x, y)
+        if weights is later:
+            # In the later round what enters the layer is another example each time.
+            return replace(found, gradients={**found.gradients, first: found.gradients[first][::-1]})
+        return found
+
+    monkeypatch.setattr(probing, "_probe", change)
+    found = {role.name: role for role in ask_roles(player, [received, later], x, y)}
+    assert found[first].kind == OTHER
+    assert found[first].evidence.startswith("its role changes with the weights: first layer")
