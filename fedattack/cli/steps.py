@@ -14,6 +14,7 @@ import typer
 from rich.markup import escape
 
 from fedattack.base.errors import FedAttackError, RunError, in_command, short
+from fedattack.base.imports import importing
 from fedattack.cli.console import err_console, log_warnings, out_console, say, show_page, watch_bars
 from fedattack.cli.declared import Declared, pairs
 
@@ -156,7 +157,8 @@ def report_run(
     trusted: Collection[str] = (),
 ) -> None:
     """Judge a run folder, show what was found, and hold it against gates."""
-    from fedattack.runs.pipeline import judge_runs
+    with importing():
+        from fedattack.runs.pipeline import judge_runs
 
     unmade: dict[str, Failure] = {}
     with log_warnings(folder.path), watch_bars() as watch:
