@@ -454,5 +454,8 @@ def _run(request: Path, answers: Path, place: Path, say: Callable[[int, int], No
         last = (errors.read().strip().splitlines() or ["no word"])[-1]
     if code == 2:
         raise DataError(last)
+    if code < 0:
+        killed = f"was ended by signal {-code} ({signal.strsignal(-code)}), often for lack of memory"
+        raise RunError(f"the process that asks the app {killed}: {short(last, 200)}")
     if code or not answers.exists():
         raise RunError(f"the process that asks the app ended with {code}: {short(last, 300)}")
