@@ -10,6 +10,7 @@ import math
 import os
 import sys
 import time
+import traceback
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -613,12 +614,17 @@ class Interview:
         # What the time does not allow is asked about as it is.
         if self._is_over:
             rows = []
-        before = player.losses()
+        # A step moves a model; what is fitted anew to the same examples each time is the same, but for rounding.
+        before = None
+        if rows and not isinstance(player, Player):
+            before = player.losses()
         models = [(trained, player.losses()) for trained in player.train(rows, self._request["passes"])]
         self._planted += bool(rows)
-        # What is fitted anew each time to the same examples is the same, but for rounding.
-        moved = max(float(np.abs(losses - before).max()) for _, losses in models)
-        self._changed += moved > _SAME * float(np.ptp(before))
+        if before is None:
+            self._changed += bool(rows)
+        else:
+            moved = max(float(np.abs(losses - before).max()) for _, losses in models)
+            self._changed += moved > _SAME * float(np.ptp(before))
         return models
 
     def _along(self, reply: Observation, cases: Sequence[Sequence["_Model"]]) -> list[Along | None]:
@@ -835,6 +841,12 @@ def main() -> None:
     except FedAttackError as cause:
         print(short(str(cause), 500), file=sys.stderr)
         code = 2
+    except SystemExit as cause:
+        print(f"the app's own code ended the process: sys.exit({cause.code!r})", file=sys.stderr)
+        code = 2
+    except BaseException:
+        traceback.print_exc()
+        code = 1
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
