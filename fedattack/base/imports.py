@@ -1,8 +1,9 @@
-"""Import what takes seconds to import in less of them."""
+"""Import what takes seconds to import in less of them, or meanwhile."""
 
 import gc
-from collections.abc import Iterator
-from contextlib import contextmanager
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 
 
 @contextmanager
@@ -19,3 +20,23 @@ def importing() -> Iterator[None]:
         yield
     finally:
         gc.enable()
+
+
+@contextmanager
+def importing_beside(load: Callable[[], object]) -> Iterator[None]:
+    """Call what imports modules in a thread beside what is done within, which should wait rather than import.
+
+    What fails there fails again, and is told, where it is needed.
+    """
+
+    def work() -> None:
+        with suppress(Exception), importing():
+            load()
+
+    thread = threading.Thread(target=work, name="fedattack-imports", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        # A process must not end while a library begins in it.
+        thread.join()

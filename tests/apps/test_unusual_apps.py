@@ -11,7 +11,8 @@ from sklearn.cluster import KMeans
 from torch import nn
 
 from fedattack.apps.app import App
-from fedattack.apps.auditing import Order, explaining
+from fedattack.apps.auditing import explaining
+from fedattack.apps.order import Order
 from fedattack.apps.questions import NOTHING_BESIDES
 from fedattack.attacks.knowledge import Sends
 from fedattack.base.errors import FedAttackError
