@@ -10,6 +10,7 @@ import math
 import os
 import sys
 import time
+import traceback
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -619,12 +620,17 @@ class Interview:
         # What the time does not allow is asked about as it is.
         if self._is_over:
             rows = []
-        before = player.losses()
+        # A step moves a model; what is fitted anew to the same examples each time is the same, but for rounding.
+        before = None
+        if rows and not isinstance(player, Player):
+            before = player.losses()
         models = [(trained, player.losses()) for trained in player.train(rows, self._request["passes"])]
         self._planted += bool(rows)
-        # What is fitted anew each time to the same examples is the same, but for rounding.
-        moved = max(float(np.abs(losses - before).max()) for _, losses in models)
-        self._changed += moved > _SAME * float(np.ptp(before))
+        if before is None:
+            self._changed += bool(rows)
+        else:
+            moved = max(float(np.abs(losses - before).max()) for _, losses in models)
+            self._changed += moved > _SAME * float(np.ptp(before))
         return models
 
     def _along(self, reply: Observation, cases: Sequence[Sequence["_Model"]]) -> list[Along | None]:
@@ -842,6 +848,17 @@ def main() -> None:
         # The app may have put something in the stream's place, or left a line without an end.
         print(f"\n{short(str(cause), 500)}", file=sys.__stderr__, flush=True)
         code = 2
+    except SystemExit as cause:
+        print(f"
+the app's own code ended the process: sys.exit({cause.code!r})", file=sys.__stderr__, flush=True)
+        code = 2
+    except BaseException:
+        traceback.print_exc(file=sys.__stderr__)
+        code = 1
+    for stream in (sys.stdout, sys.stderr, sys.__stderr__):
+        # The app may have closed it, or put none in its place.
+        with suppress(AttributeError, OSError, ValueError):
+            stream.flush()
     os._exit(code)
 
 

@@ -472,5 +472,8 @@ def _run(request: Path, answers: Path, place: Path, say: Callable[[int, int], No
         raise DataError(f"the app's code took too long and could not be stopped; if it takes longer, set {LONGEST}")
     if code == 2:
         raise DataError(last)
+    if code < 0:
+        killed = f"was ended by signal {-code} ({signal.strsignal(-code)}), often for lack of memory"
+        raise RunError(f"the process that asks the app {killed}: {short(last, 200)}")
     if code or not answers.exists():
         raise RunError(f"the process that asks the app ended with {code}: {short(last, 300)}")

@@ -13,11 +13,11 @@ judge   :func:`judge`                                          findings and the 
 ======= ===================================================== =====================================================
 """
 
-import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -29,6 +29,7 @@ from fedattack.apps.asking import Asker, Inquiry, ask_examples
 from fedattack.apps.choosing import Chosen, choose, explain_failure, list_unasked
 from fedattack.apps.control import control
 from fedattack.apps.holding import hold, list_witness_notes
+from fedattack.apps.order import Order
 from fedattack.apps.posing import Posed, pose
 from fedattack.apps.questions import NOTHING_BESIDES, Questions
 from fedattack.apps.reading import read_sends
@@ -102,25 +103,6 @@ _POSED_ENTRY: TypeAdapter[_PosedEntry] = TypeAdapter(_PosedEntry)
 
 
 @dataclass(frozen=True)
-class Order:
-    """What an audit is to do: what :func:`run_app` is given, what is asked besides, and how attacks are made.
-
-    ``options`` of attacks are as they were given; ``make`` returns attacks by their names, with these. Unless
-    there is a ``full_control``, positive controls take no longer than the app's own run, or half a minute.
-    """
-
-    out: Path
-    asked: Questions
-    options: Mapping[str, str]
-    make: Callable[[Sequence[str]], Sequence[Attack]]
-    device: str = "auto"
-    seeds: Sequence[int] = (0,)
-    on: str = "simulation"
-    command: str = ""
-    full_control: bool = False
-
-
-@dataclass(frozen=True)
 class Attacked:
     """Runs that were attacked.
 
@@ -148,26 +130,20 @@ class Judged:
     unmade: Mapping[str, Failure]
 
 
-def audit(order: Order, app: App, watch: Watch) -> Judged:
+def audit(order: Order, app: App, watch: Watch, run: Callable[[], tuple[Part, ...]] | None = None) -> Judged:
     """Run an app and find what its server could learn; a run that the same command began goes on.
+
+    ``run`` gives the parts of a run that was made already, or raises why there is none.
 
     Raises
     ------
     FedAttackError
         If a stage fails; the run folder keeps what the stages before it made.
     """
+    run = run or partial(run_app, app, order, plan=plan_departure, watch=watch)
     with explaining(order, watch):
         # Its own lock: the run is locked for as long as it trains, and the stages after it below.
-        parts = run_app(
-            app,
-            order.out,
-            order.seeds,
-            on=order.on,
-            command=order.command,
-            options=order.options,
-            plan=plan_departure,
-            watch=watch,
-        )
+        parts = run()
     # Filled below: a page without an answer trusts what was trusted until then.
     trusted: set[str] = set()
     with explaining(order, watch, trusted), lock_folder(order.out):
@@ -594,36 +570,3 @@ def _read_witnessed(part: Part) -> dict[str, Any]:
             unread = ""
         noted[SENT] = {"arrays": list(map(dict, reading.rows)), "unread": unread}
     return noted
-
-
-@contextmanager
-def importable(app: App) -> Iterator[None]:
-    """Let the app's own modules be imported, as they are when it runs; nothing is written beside them."""
-    # In front, as Python puts the folder of a script.
-    sys.path.insert(0, str(app.folder))
-    # No __pycache__ in its owner's folder.
-    writes_nothing, sys.dont_write_bytecode = sys.dont_write_bytecode, True
-    try:
-        yield
-    finally:
-        sys.dont_write_bytecode = writes_nothing
-        # The app's modules may have changed the list, too.
-        with suppress(ValueError):
-            sys.path.remove(str(app.folder))
-
-
-def check_named(model: str | None, loss: str | None) -> None:
-    """Look whether the model and the loss that the caller names are there, before a run that takes minutes.
-
-    Raises
-    ------
-    ModelError
-        If one of them cannot be imported.
-    """
-    from fedattack.learning import LOSSES, MODELS
-    from fedattack.learning.importing import import_callable
-
-    # Built-in names need no import.
-    for kind, name, known in (("model", model, MODELS), ("loss", loss, LOSSES)):
-        if name is not None and name not in known:
-            import_callable(name, what=kind, known=known)

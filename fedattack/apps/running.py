@@ -8,6 +8,7 @@ from typing import Any
 
 from fedattack.apps import superlink
 from fedattack.apps.app import App
+from fedattack.apps.order import Order
 from fedattack.apps.outside import count_rounds, observe_command, wrap_app
 from fedattack.apps.place import copy_files
 from fedattack.apps.witnessing import check_code, describe_besides, list_code, witness_of, witnesses_of
@@ -69,24 +70,12 @@ def find_stopped(app: App, out: Path, seeds: Sequence[int], command: str) -> dic
     return study
 
 
-def run_app(
-    app: App,
-    out: Path,
-    seeds: Sequence[int],
-    *,
-    on: str,
-    command: str,
-    options: Mapping[str, str] | None = None,
-    plan: PlanDeparture | None = None,
-    watch: Watch,
-) -> tuple[Part, ...]:
-    """Run a copy of an app, once for each seed, observed and witnessed, into the run folder ``out``.
+def run_app(app: App, order: Order, *, plan: PlanDeparture | None = None, watch: Watch) -> tuple[Part, ...]:
+    """Run a copy of an app, once for each seed, observed and witnessed, into the run folder of an order.
 
     A run that the same command began goes on: seeds that are recorded whole are left alone, others are run anew.
-
-    ``on`` is one of :data:`fedattack.runs.runtimes.RUNTIMES`, and of no effect where the caller gave the command that
-    runs the app. ``plan`` is asked what an active server sends. ``command``, the command line, and ``options`` of
-    attacks are kept for the report, and for who attacks again.
+    ``plan`` is asked what an active server sends. The command and the options of attacks are kept for the report, and
+    for who attacks again.
 
     Raises
     ------
@@ -95,15 +84,15 @@ def run_app(
     RunError
         If a run does not finish.
     """
-    out = out.expanduser().absolute()
-    before = find_stopped(app, out, seeds, command)
+    out, seeds = order.out.expanduser().absolute(), order.seeds
+    before = find_stopped(app, out, seeds, order.command)
     parts = new_parts(out, seeds)
-    study: dict[str, Any] = {"commands": [command], "seeds": [*seeds], "started": now(), "recorded": []}
+    study: dict[str, Any] = {"commands": [order.command], "seeds": [*seeds], "started": now(), "recorded": []}
     study |= {"app": app.folder.name, "code": app.code}
-    if options:
-        study["options"] = dict(options)
+    if order.options:
+        study["options"] = dict(order.options)
     if app.command is None:
-        study["runtime"] = on
+        study["runtime"] = order.on
     make_folder: Callable[[Path], Any] = new_folder
     if before:
         make_folder = lock_folder

@@ -3,17 +3,20 @@
 import os
 import time
 import warnings
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
+from itertools import chain
 from typing import Any, TypeVar
 
 import joblib
 import torch
+from joblib.externals.loky.process_executor import TerminatedWorkerError
 from threadpoolctl import threadpool_limits
 
 from fedattack.base.cluster import Pieces, chosen, connect
-from fedattack.base.errors import RunError
+from fedattack.base.errors import RunError, short
 from fedattack.base.machine import end_with_parent, free_memory, usable_cpus
 
 Item = TypeVar("Item")
@@ -27,6 +30,10 @@ PROCESS = 0.4 * 2**30
 
 WORTH_WORKERS = 20.0
 """Seconds of work from which workers are started: starting one takes seconds, most of them for importing torch."""
+
+_KILLED = "a worker of the attack was killed, often for lack of memory"
+_LESS = "ask for fewer with the option workers"
+_WITHOUT = "workers=1 does without other processes"
 
 # Warnings of workers that were said, each of which is said once.
 _WARNED: dict[Any, Any] = {}
@@ -75,7 +82,8 @@ def fan_out(
     Raises
     ------
     ConfigError, RunError
-        If there is no such cluster, or its machines do not fit; if a process is killed, on a cluster again and again.
+        If there is no such cluster, or its machines do not fit; if a process is killed, and then another one that does
+        what is left piece by piece, or on a cluster again and again.
     """
     if count is None and isinstance(items, Sized):
         count = len(items)
@@ -116,27 +124,51 @@ def fan_out(
 
 
 def _parallel(work: Callable[[Item], Result], items: Iterator[Item], count: int) -> Iterator[Result]:
+    # Items whose results are not there yet: of a worker that dies they are given to others.
+    given: deque[Item] = deque()
+    try:
+        yield from _in_workers(work, items, given, count, at_once=count)
+    except TerminatedWorkerError:
+        warnings.warn(f"{_KILLED}; what is left is done one after another", stacklevel=2)
+        left = chain([*given], items)
+        given.clear()
+        try:
+            # Again in a worker: what kills that must not kill this process.
+            yield from _in_workers(work, left, given, count, at_once=1)
+        except TerminatedWorkerError:
+            raise RunError(f"{_KILLED}, and another one that did one piece at a time, too; {_LESS}") from None
+
+
+def _in_workers(
+    work: Callable[[Item], Result], items: Iterator[Item], given: deque[Item], count: int, *, at_once: int
+) -> Iterator[Result]:
+    """Yield results in order; ``given`` has the items that were taken and have none yet."""
     failed: list[Exception] = []
 
-    def give_items() -> Iterator[Item]:
+    def give_pieces() -> Iterator[Any]:
         # joblib takes most items in a thread of its own, where an error of theirs would be lost.
         try:
-            yield from items
+            for item in items:
+                given.append(item)
+                yield joblib.delayed(_in_worker)(os.getpid(), work, item)
         except Exception as error:
             failed.append(error)
 
-    # It takes as many again from the items when one is done.
-    pieces = joblib.Parallel(n_jobs=count, return_as="generator", pre_dispatch="n_jobs")
+    # It takes as many at first, and one more when one is done.
+    pieces = joblib.Parallel(n_jobs=count, return_as="generator", pre_dispatch=at_once)
     try:
-        for result, warned in pieces(joblib.delayed(_in_worker)(os.getpid(), work, item) for item in give_items()):
+        for result, warned in pieces(give_pieces()):
+            given.popleft()
             for text, file, line in warned:
                 # In the parent's registry, so that each place warns once, whichever worker met it.
                 warnings.warn_explicit(text, UserWarning, file, line, registry=_WARNED)
             yield result
-    except BrokenProcessPool:
-        raise RunError(
-            "a worker of the attack was killed, often for lack of memory; ask for fewer with the option workers"
-        ) from None
+    except TerminatedWorkerError:
+        raise
+    except BrokenProcessPool as cause:
+        # joblib's words are general; those of the worker stand in the last line of its traceback.
+        why = str(cause.__cause__ or cause).strip('"\n').rpartition("\n")[2]
+        raise RunError(f"work or its result cannot be sent between processes: {short(why, 150)}; {_WITHOUT}") from None
     if failed:
         raise failed[0]
 

@@ -24,6 +24,9 @@ class Options(SettingsModel):
     ----------
     name, title, paper
         What the attack is called by commands and by people, and who described it.
+    finds
+        The metrics that its judge measures, the headline first; ``*`` stands for what depends on the data. ``None`` if
+        only the judge says so, which is then imported where somebody asks.
     needs
         What it needs of a record and of knowledge.
     in_apps
@@ -38,6 +41,7 @@ class Options(SettingsModel):
     name: ClassVar[str]
     title: ClassVar[str]
     paper: ClassVar[str]
+    finds: ClassVar[tuple[str, ...] | None] = None
     needs: ClassVar[Needs]
     in_apps: ClassVar[InApps] = InApps()
     is_baseline: ClassVar[bool] = False

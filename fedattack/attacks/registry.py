@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from fedattack.attacks.options import Options
 from fedattack.attacks.threat import Threat
 from fedattack.base.failures import Failure, failing_alone
+from fedattack.base.imports import importing
 from fedattack.base.registry import Registry, stated_in
 
 if TYPE_CHECKING:
@@ -75,7 +76,8 @@ ATTACKS: Mapping[str, "Attack"] = AttackRegistry()
 
 
 def _load_attacks(threat: Threat) -> "dict[str, Attack]":
-    attacks = {attack.options.name: attack() for attack in threat.load_attacks()}
+    with importing():
+        attacks = {attack.options.name: attack() for attack in threat.load_attacks()}
     # `fedattack list` shows what is declared, and imports no attack: the two must agree.
     if {*attacks} != {*threat.attacks}:
         raise ValueError(f"its attacks are {', '.join(attacks)}, and it declares {', '.join(threat.attacks)}")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from fedattack.attacks.options import Options
 from fedattack.base.errors import ConfigError, short
+from fedattack.base.imports import importing
 
 if TYPE_CHECKING:
     from fedattack.attacks.base import Attack
@@ -75,7 +76,7 @@ class Threat(ABC):
         """
         if attack not in self.judged:
             return None
-        with self.contained("load its judges"):
+        with self.contained("load its judges"), importing():
             return self.load_judges()[attack]
 
     @contextmanager

@@ -58,10 +58,11 @@ class Held:
 
     def asked(self, owners: Rows) -> tuple[Floats, Floats]:
         """Return the scores with the owners (draws, n), and with the clients after them; the lowest for NaN."""
-        rows, scores = np.arange(len(self.scores)), self._ranked
+        targets, clients = self.scores.shape
+        flat, starts = self._ranked.ravel(), np.arange(targets) * clients
         # Of n clients each target is a non-member for one alone, the next one, so that members and non-members are as
-        # many.
-        return scores[rows, owners], scores[rows, (owners + 1) % scores.shape[1]]
+        # many. By positions in the flat scores: take is twice as fast as two index arrays.
+        return np.take(flat, starts + owners), np.take(flat, starts + (owners + 1) % clients)
 
 
 class Exchanges:

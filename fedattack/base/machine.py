@@ -4,6 +4,7 @@ import ctypes
 import mmap
 import os
 import re
+import sys
 import threading
 import time
 from contextlib import suppress
@@ -28,6 +29,9 @@ _GROUPS = Path("/sys/fs/cgroup")
 _MMAP_THRESHOLD = -3
 _LARGE = 4 * 2**20
 
+# Files of drivers in Linux: of NVIDIA, of its small boards, of Windows' subsystem, of AMD.
+_GPUS = ("/dev/nvidiactl", "/dev/nvidia0", "/dev/nvhost-gpu", "/dev/nvgpu", "/dev/nvmap", "/dev/dxg", "/dev/kfd")
+
 # How often a process looks whether its parent is still there.
 _LOOK_SECONDS = 0.5
 
@@ -41,6 +45,11 @@ def usable_cpus() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
+
+
+def may_have_gpu() -> bool:
+    """Whether PyTorch may find a GPU here, as far as that is seen without importing it."""
+    return not sys.platform.startswith("linux") or any(map(os.path.exists, _GPUS))
 
 
 def count_processor_seconds() -> float:

@@ -1,18 +1,27 @@
 """`fedattack audit` of somebody's Flower app, and `fedattack gather`."""
 
 from collections.abc import Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedattack.base.errors import ConfigError, in_command
+from fedattack.base.imports import importing_beside
 from fedattack.cli import steps
 from fedattack.cli.console import log_warnings, say, say_progress, watch_bars
 
 if TYPE_CHECKING:
     from fedattack.apps.app import App
-    from fedattack.apps.auditing import Order
+    from fedattack.apps.auditing import Judged
+    from fedattack.apps.order import Order
     from fedattack.attacks import Attack
+    from fedattack.record.folder import Part
+    from fedattack.runs.watch import Watch
+
+ENOUGH_CLIENTS = 5
+"""So many clients can always be told apart beyond accident."""
 
 
 @dataclass(frozen=True)
@@ -95,7 +104,7 @@ def audit_app(
 ) -> None:
     """Run an app under witnesses, make all attacks that apply, judge, and say what did not apply."""
     from fedattack.apps import superlink
-    from fedattack.apps.auditing import audit, check_named, importable
+    from fedattack.apps.order import check_named, importable
     from fedattack.apps.running import find_stopped
     from fedattack.record.folder import RunFolder
     from fedattack.runs.code import note_folder
@@ -119,21 +128,42 @@ def audit_app(
         app = replace(app, supernodes=online, counted=True, counted_by="")
     if app.command is None:
         _say_size(app, len(choices.seeds), choices.on)
-    with steps.tell_how_to_go_on(out, command), log_warnings(out), importable(app):
-        check_named(choices.model, choices.loss)
+    with steps.tell_how_to_go_on(out, command), log_warnings(out):
+        with importable(app):
+            check_named(choices.model, choices.loss)
         # finally: what witnesses saw of private training is told also where a gate ends the command.
         try:
             with watch_bars() as watch:
-                judged = audit(order, app, watch)
+                judged = _run_and_audit(order, app, watch)
             note_folder(RunFolder(out))
             steps.show_findings(order.out, judged.findings, judged.page, gates, output, judged.unmade)
         finally:
             _say_private(order)
 
 
+def _run_and_audit(order: "Order", app: "App", watch: "Watch") -> "Judged":
+    """Run an app, and import meanwhile what only attacks and judges need."""
+    from fedattack.apps.order import importable
+    from fedattack.apps.running import run_app
+
+    ran: Future[tuple[Part, ...]] | None = None
+    # What an active server sends is planned by an attack.
+    if not app.server:
+        ran = Future()
+        with importing_beside(lambda: import_module("fedattack.apps.auditing")):
+            try:
+                ran.set_result(run_app(app, order, watch=watch))
+            except Exception as cause:
+                # An audit explains it on a page, as far as it can.
+                ran.set_exception(cause)
+    from fedattack.apps.auditing import audit
+
+    with importable(app):
+        return audit(order, app, watch, ran and ran.result)
+
+
 def _say_size(app: "App", seeds: int, on: str) -> None:
     """Say how many clients are simulated, who says so, and whether they are enough."""
-    from fedattack.apps.choosing import describe_too_few
     from fedattack.audit.numbers import count_words
 
     say("note", f"{app.folder.name}: {app.supernodes} clients, {count_words(seeds, 'run')} on {on}")
@@ -144,8 +174,12 @@ def _say_size(app: "App", seeds: int, on: str) -> None:
         source = "neither the app nor Flower's own configuration says how many clients it has"
     if source:
         say("note", f"{source}; to take another number, use --supernodes N")
-    if warning := describe_too_few(app.supernodes):
-        say("warning", warning)
+    if app.supernodes < ENOUGH_CLIENTS:
+        # It asks a judge, with which torch is imported.
+        from fedattack.apps.choosing import describe_too_few
+
+        if warning := describe_too_few(app.supernodes):
+            say("warning", warning)
 
 
 def gather_run(
@@ -161,8 +195,9 @@ def gather_run(
 ) -> None:
     """Put a record and witnesses from several machines together, make all attacks that apply, and judge."""
     from fedattack.apps.app import app_of
-    from fedattack.apps.auditing import audit_gathered, check_named
+    from fedattack.apps.auditing import audit_gathered
     from fedattack.apps.gathering import gather
+    from fedattack.apps.order import check_named
     from fedattack.record.folder import RunFolder
     from fedattack.runs.asked import asked_of_knowledge
 
@@ -187,8 +222,8 @@ def gather_run(
 
 def _order(choices: AppWords, out: Path, command: str, device: str, gates: "steps.Gates") -> "Order":
     """Read what all attacks that apply are asked and given; words are checked before anything runs."""
-    from fedattack.apps.auditing import Order
     from fedattack.apps.functions import OwnFunctions
+    from fedattack.apps.order import Order
     from fedattack.apps.questions import Questions
     from fedattack.runs.checks import attack_names, check_attacks, check_conditions, options_among
 

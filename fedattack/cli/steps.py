@@ -3,10 +3,9 @@
 import json
 import shlex
 import sys
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +13,7 @@ import typer
 from rich.markup import escape
 
 from fedattack.base.errors import FedAttackError, RunError, in_command, short
+from fedattack.base.imports import importing
 from fedattack.cli.console import err_console, log_warnings, out_console, say, show_page, watch_bars
 from fedattack.cli.declared import Declared, pairs
 
@@ -60,17 +60,33 @@ def train_preset(
     *,
     on: str,
     options: Mapping[str, str] | None = None,
+    choose: Callable[[], object] = lambda: None,
 ) -> set[str]:
-    """Simulate; returns what the caller named beyond the folder, which attack and report may then follow."""
-    from fedattack.runs.forecast import foretell
+    """Simulate; returns what the caller named beyond the folder, which attack and report may then follow.
+
+    ``choose`` chooses the attacks that follow. It imports them, and is called before anything is trained.
+    """
     from fedattack.runs.settings import leads_out
     from fedattack.runs.simulating import simulate
 
     trusted = set(leads_out(settings))
     resume = write_resume_command(out, trust=bool(trusted))
     with tell_how_to_go_on(out, resume), log_warnings(out), watch_bars() as watch:
+
+        def load() -> None:
+            from fedattack.audit.judge import judge_of
+
+            for attack in preset.attacks:
+                judge_of(attack)
+            choose()
+
         # Called between preparation and training, when sizes are known.
-        before = partial(foretell, preset.attacks, settings, say=watch.say, trusted=trusted)
+        def before(parts: Sequence["Part"]) -> None:
+            from fedattack.runs.forecast import foretell
+
+            choose()
+            foretell(preset.attacks, settings, parts, say=watch.say, trusted=trusted)
+
         simulate(
             preset,
             settings,
@@ -80,6 +96,7 @@ def train_preset(
             watch=watch,
             runtime=on,
             options=options,
+            load=load,
             before=before,
         )
     return trusted
@@ -156,7 +173,8 @@ def report_run(
     trusted: Collection[str] = (),
 ) -> None:
     """Judge a run folder, show what was found, and hold it against gates."""
-    from fedattack.runs.pipeline import judge_runs
+    with importing():
+        from fedattack.runs.pipeline import judge_runs
 
     unmade: dict[str, Failure] = {}
     with log_warnings(folder.path), watch_bars() as watch:

@@ -1,6 +1,6 @@
 """Words that a caller chose are checked here before anything else is done.
 
-None but gates need torch, which takes seconds: what an attack may find is what its judge measures.
+None of them needs torch, which takes seconds, but gates on attacks of another package that do not state what they find.
 """
 
 import re
@@ -215,6 +215,11 @@ def can_find(attack: str, metric: str) -> bool:
 
 def findings_of(attack: str) -> Sequence[str]:
     """Return the metrics that an attack's judge measures, perhaps with ``*`` in them; none for a baseline."""
+    options = options_of_attack(attack)
+    if options.is_baseline:
+        return ()
+    if options.finds is not None:
+        return options.finds
     from fedattack.audit.judge import judge_of
 
     judge = judge_of(attack)

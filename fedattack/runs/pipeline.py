@@ -13,6 +13,7 @@ from fedattack.audit.run import FINDINGS, audit_runs
 from fedattack.base.cluster import chosen
 from fedattack.base.errors import ConfigError
 from fedattack.base.failures import Failure
+from fedattack.base.imports import importing
 from fedattack.record import Record
 from fedattack.record.folder import LEFT_OUT, STUDY, Part, RunFolder
 from fedattack.record.format import INDEX
@@ -201,9 +202,10 @@ def judge_runs(
         If there are no scores, some are gone, none can be judged, or the truth is damaged.
     """
     # Drawing takes a second to import, and most commands draw nothing.
-    from fedattack.report.html import write_page
-    from fedattack.report.tables import write_tables
-    from fedattack.report.validate import check_findings, list_found
+    with importing():
+        from fedattack.report.html import write_page
+        from fedattack.report.tables import write_tables
+        from fedattack.report.validate import check_findings, list_found
 
     sweep(folder.path)
     # What findings.json speaks of must still have its scores, or the report would silently lose it.

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedattack.base.errors import ConfigError
+from fedattack.base.machine import may_have_gpu
 from fedattack.runs.app import app_folder
 
 if TYPE_CHECKING:
@@ -62,7 +63,8 @@ def _gpu_share(device: str, clients: int) -> float:
     ConfigError
         If the device is one of several GPUs: Ray gives them out.
     """
-    if device == "cpu":
+    # Importing torch takes as long as a run of Flower to begin.
+    if device == "cpu" or (device == "auto" and not may_have_gpu()):
         return 0.0
     import torch
 

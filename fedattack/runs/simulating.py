@@ -8,6 +8,7 @@ from typing import Any
 
 from fedattack.audit.truth import read_truth
 from fedattack.base.errors import ConfigError, RecordError, short
+from fedattack.base.imports import importing_beside
 from fedattack.base.settings import Value
 from fedattack.base.untrusted import check_folder, remove_inside
 from fedattack.record import Record
@@ -76,6 +77,7 @@ def simulate(
     watch: Watch,
     runtime: str = "simulation",
     options: Mapping[str, str] | None = None,
+    load: Callable[[], object] = lambda: None,
     before: Callable[[Sequence[Part]], None] = lambda parts: None,
 ) -> None:
     """Run a preset's federated training into the new run folder `out`, under observation.
@@ -94,6 +96,8 @@ def simulate(
         One of :data:`RUNTIMES`.
     options
         Options of the attacks that are to follow, kept for a run that is stopped and goes on.
+    load
+        Imports what `before` needs, while data is prepared.
     before
         Called before the first round, once knowledge and truth of all seeds are written. It may refuse the run.
 
@@ -113,7 +117,8 @@ def simulate(
         configs = _configs(settings, seeds, parts)
         watch.step("prepare data", 0, None)
         # Data is divided and written in a process of its own, so that this one never imports the app.
-        prepare(configs)
+        with importing_beside(load):
+            prepare(configs)
         before(parts)
         watch.step("prepare data", 1, 1)
         study: dict[str, Any] = {

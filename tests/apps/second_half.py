@@ -7,7 +7,8 @@ The log takes the paths of the files that are opened from there on.
 import sys
 from pathlib import Path
 
-from fedattack.apps.auditing import Order, audit_gathered
+from fedattack.apps.auditing import audit_gathered
+from fedattack.apps.order import Order
 from fedattack.apps.questions import NOTHING_BESIDES
 from fedattack.record.folder import Part
 from fedattack.runs.pipeline import choose_attacks

@@ -458,6 +458,11 @@ def test_an_app_that_writes_and_prints_leaves_nothing_behind(classifier, tmp_pat
         ("raise", DataError, r"KeyError.*no data here"),
         ("exit", DataError, r"ended its process: sys.exit\(0\)"),
         ("leave", RunError, r"the process that asks the app ended with 0: no word"),
+        (
+            "killed",
+            RunError,
+            r"the process that asks the app was ended by signal 9 \(Killed\), often for lack of memory",
+        ),
         ("wait", DataError, r"did not end within 2 s; if it takes longer, set FEDATTACK_ASKING_SECONDS"),
     ],
 )

@@ -12,8 +12,9 @@ import pytest
 
 from fedattack.apps import auditing, running
 from fedattack.apps.app import App
-from fedattack.apps.auditing import Order, explaining, importable, list_trusted
+from fedattack.apps.auditing import explaining, list_trusted
 from fedattack.apps.choosing import describe_too_few
+from fedattack.apps.order import Order, importable
 from fedattack.apps.posing import FEW
 from fedattack.apps.questions import NOTHING_BESIDES
 from fedattack.apps.witnessing import witness_of
@@ -22,6 +23,7 @@ from fedattack.attacks.registry import THREATS
 from fedattack.base.errors import ConfigError, FaultError, NeedsError, RunError, TrustError
 from fedattack.base.files import FolderLock
 from fedattack.base.untrusted import PRIVATE
+from fedattack.cli.apps import ENOUGH_CLIENTS
 from fedattack.record import Exchange, RecordWriter, Reply
 from fedattack.record.folder import Part, read_study, write_study
 from fedattack.record.others import Others
@@ -339,7 +341,7 @@ def test_too_few_clients_are_told_before_the_run():
     )
     assert few.startswith("hardly any outcome of sia")
     assert describe_too_few(3).startswith("no outcome of sia")
-    assert describe_too_few(5) == ""
+    assert describe_too_few(ENOUGH_CLIENTS) == ""
 
 
 def test_the_apps_modules_are_importable_meanwhile_and_nothing_is_written_beside_them(tmp_path, monkeypatch):
@@ -371,6 +373,10 @@ class Runner:
         self._run(self, on_poll)
 
 
+def order_into(out) -> Order:
+    return Order(out, NOTHING_BESIDES, {}, lambda names: ())
+
+
 def test_a_run_folder_may_lie_in_the_apps_and_a_run_that_is_ended_leaves_nothing(tmp_path, monkeypatch):
     (tmp_path / "tmp").mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "tmp"))
@@ -386,7 +392,7 @@ def test_a_run_folder_may_lie_in_the_apps_and_a_run_that_is_ended_leaves_nothing
     monkeypatch.setitem(running.RUNTIMES, "simulation", lambda *_: Runner(run))
     before = signal.getsignal(signal.SIGTERM)
     with pytest.raises(SystemExit):
-        running.run_app(App(app), out, [0], on="simulation", command="", watch=Watch())
+        running.run_app(App(app), order_into(out), watch=Watch())
     assert "fedattack_witnessed.py" in seen
     assert "mine" not in seen
     assert not [*(tmp_path / "tmp").iterdir()]
@@ -407,5 +413,5 @@ def test_rounds_are_counted_while_the_app_runs(tmp_path, monkeypatch):
     monkeypatch.setattr(running, "wrap_app", lambda *_: None)
     watch = Watch(step=lambda what, done, total: steps.append((what, done, total)))
     (tmp_path / "app").mkdir()
-    running.run_app(App(tmp_path / "app"), tmp_path / "out", [0], on="simulation", command="", watch=watch)
+    running.run_app(App(tmp_path / "app"), order_into(tmp_path / "out"), watch=watch)
     assert steps == [("train rounds", 0, None), *[("train rounds", 2, None)] * 2]

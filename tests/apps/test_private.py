@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from fedattack.apps import auditing
+from fedattack.apps import running
 from fedattack.apps.private import count_rounds, write_claim
 from fedattack.apps.witnessing import witness_of
 from fedattack.claims.check import check_claim
@@ -79,7 +79,7 @@ def test_a_claim_needs_no_model_and_is_there_where_no_attack_is_made(call, tmp_p
         write_witness(witness_of(part), seen)
         return [part]
 
-    monkeypatch.setattr(auditing, "run_app", run_app)
+    monkeypatch.setattr(running, "run_app", run_app)
     code, _, err = call("audit", OPACUS.copy(tmp_path), "--out", out)
     assert code == 0, err
     # What needs no model is asked; the page says why the rest is not.

@@ -22,6 +22,8 @@ import pytest
 from fedattack.apps import asking, auditing, running
 from fedattack.apps.app import App
 from fedattack.apps.asking import Inquiry
+from fedattack.apps.order import Order
+from fedattack.apps.questions import NOTHING_BESIDES
 from fedattack.apps.running import run_app
 from fedattack.apps.witnessing import witness_of
 from fedattack.attacks import Targets, write_knowledge
@@ -95,7 +97,8 @@ def app(tmp_path) -> App:
 
 def run(app: App, out, seeds=(0, 1, 2), command: str = COMMAND, on: str = "simulation") -> list[Part]:
     # Each command reads the app anew.
-    return run_app(replace(app), out, seeds, on=on, command=command, watch=Watch())
+    order = Order(out, NOTHING_BESIDES, {}, lambda names: (), seeds=seeds, on=on, command=command)
+    return run_app(replace(app), order, watch=Watch())
 
 
 def content_of(folder) -> dict:

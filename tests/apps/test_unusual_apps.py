@@ -13,7 +13,8 @@ from torch import nn
 from fedattack.apps import answering, control
 from fedattack.apps.app import App
 from fedattack.apps.asking import Asker
-from fedattack.apps.auditing import Order, explaining, list_trusted
+from fedattack.apps.auditing import explaining, list_trusted
+from fedattack.apps.order import Order
 from fedattack.apps.questions import NOTHING_BESIDES
 from fedattack.apps.witnessing import witnesses_of
 from fedattack.attacks.knowledge import Sends

@@ -3,6 +3,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from textwrap import dedent
 
@@ -30,6 +31,23 @@ def refuse(number):
 
 def die(number):
     os.kill(os.getpid(), signal.SIGKILL)
+
+
+def die_once(number, marker):
+    """Die in the middle of the fourth piece, but only the first time that somebody does it."""
+    if number == 3 and not marker.exists():
+        marker.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return number * number
+
+
+class Unsendable:
+    def __reduce__(self):
+        return int, ("no number",)
+
+
+def answer_unsendably(number):
+    return Unsendable()
 
 
 def wait_for(number, array):
@@ -182,7 +200,28 @@ def test_threads_are_put_back_after_an_error():
 
 
 def test_a_worker_that_is_killed_is_told_of_in_one_line():
-    with pytest.raises(RunError, match="a worker of the attack was killed, often for lack of memory; ") as told:
+    with (
+        pytest.warns(UserWarning, match="one after another"),
+        pytest.raises(RunError, match="a worker of the attack was killed, often ") as told,
+    ):
         list(fan_out(die, range(3), workers=2, memory=1.0))
     assert "\n" not in str(told.value)
     assert len(str(told.value)) <= MESSAGE
+
+
+def test_what_a_killed_worker_had_is_done_by_another(tmp_path):
+    """Each piece has one result, in order, whether its worker died before, during or after it."""
+    marker = tmp_path / "died"
+    items = (number for number in range(12))
+    with pytest.warns(UserWarning, match="was killed, often for lack of memory; what is left is done one after"):
+        results = list(fan_out(partial(die_once, marker=marker), items, workers=2, memory=1.0))
+    assert marker.exists()
+    assert results == [number**2 for number in range(12)]
+
+
+def test_what_cannot_be_sent_between_processes_is_told_of_in_one_line():
+    with pytest.raises(
+        RunError, match=r"cannot be sent between processes: ValueError: invalid literal.*workers=1"
+    ) as told:
+        list(fan_out(answer_unsendably, range(3), workers=2, memory=1.0))
+    assert "\n" not in str(told.value)

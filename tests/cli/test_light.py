@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+from tests.apps.projects import MESSAGE_API
 from tests.cli.test_check import HEAVY
 
 SCRIPT = """
@@ -61,3 +62,39 @@ def test_a_shell_completes_words_without_anything_heavy(line, word):
     told, imported = run(_FEDATTACK_COMPLETE="complete_bash", COMP_WORDS=line, COMP_CWORD=count)
     assert word in told
     assert imported == ""
+
+
+STARTED = """
+import sys
+from contextlib import nullcontext
+from pathlib import Path
+from fedattack.apps import running
+from fedattack.cli import apps, main
+from fedattack.runs import app, simulating
+
+def start(*arguments, **named):
+    print("imported:", *sorted(set({heavy!r}) & {{*sys.modules}}))
+    raise RuntimeError("a run of Flower begins here")
+
+running.run_app = simulating.prepare = start
+# What is imported beside the run is imported all the same.
+apps.importing_beside = simulating.importing_beside = nullcontext
+sys.argv = ["fedattack", *{words!r}]
+try:
+    main()
+except (RuntimeError, SystemExit):
+    pass
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("is_app", [False, True])
+def test_a_run_begins_before_anything_is_imported_that_only_attacks_need(is_app, tmp_path):
+    what = "quickstart"
+    if is_app:
+        what = str(MESSAGE_API.copy(tmp_path))
+    words = ("audit", what, "--out", str(tmp_path / "out"))
+    script = STARTED.format(words=words, heavy={*HEAVY} - {"flwr"})
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=tmp_path)
+    first = done.stdout[done.stdout.index("imported:") :].splitlines()[0]
+    assert first.removeprefix("imported:").split() == []

@@ -243,11 +243,18 @@ def test_a_simulation_has_no_more_clients_at_a_time_than_there_is_memory_for(
 def test_clients_share_the_gpus(
     monkeypatch: pytest.MonkeyPatch, device: str, clients: int, gpus: int, gigabytes: int, share: float
 ) -> None:
+    monkeypatch.setattr(runtimes, "may_have_gpu", lambda: True)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: gpus > 0)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
     memory = SimpleNamespace(total_memory=gigabytes * 2**30)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda number: memory)
     assert runtimes._gpu_share(device, clients) == share
+
+
+def test_torch_is_not_asked_where_there_is_no_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runtimes, "may_have_gpu", lambda: False)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: pytest.fail("asked"))
+    assert runtimes._gpu_share("auto", 10) == 0.0
 
 
 def test_clients_take_the_gpu_that_ray_gives_them(monkeypatch: pytest.MonkeyPatch) -> None:

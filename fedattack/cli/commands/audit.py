@@ -1,5 +1,6 @@
 """`fedattack audit`."""
 
+from functools import partial
 from typing import Annotated
 
 import typer
@@ -153,7 +154,12 @@ def audit(
 
     check_free(out)
     check_cluster(study.attacks)
-    chosen = choose_attacks_on(study.attacks, wanted, device)
-    trusted = train_preset(study, settings, choose_seeds(study, seed, seeds), out, on=on, options=given)
-    attack_each(chosen, out, device=device, trusted=trusted)
+    # Attacks need torch, which takes seconds to import: they are chosen while data is prepared.
+    choose = partial(choose_attacks_on, study.attacks, wanted, device)
+    if device not in ("auto", "cpu"):
+        # Whether this machine has it is known before data is prepared.
+        choose()
+    numbers = choose_seeds(study, seed, seeds)
+    trusted = train_preset(study, settings, numbers, out, on=on, options=given, choose=choose)
+    attack_each(choose(), out, device=device, trusted=trusted)
     report_run(RunFolder(out), device, Gates(conditions, junit), output, trusted)

@@ -28,6 +28,8 @@ _OF_VALUES = replace(_NEEDS, about="a column of few values")
 # Losses under clients' models say which value fits, however these were trained.
 _BY_MODELS = replace(_NEEDS, knowledge=("model", "partial"), sgd=False)
 
+_FINDS = ("excess", "accuracy", "balanced-accuracy", "rare-recall", "accuracy-*", "bound", "membership")
+
 
 class ModelBasedOptions(MemoryOptions):
     """How much memory the models of all clients may take; of longer runs the last rounds are used."""
@@ -35,6 +37,7 @@ class ModelBasedOptions(MemoryOptions):
     name = "aia"
     title = "Model-based attribute inference"
     paper = "Driouich et al. 2022, A novel model-based attribute inference attack, Section 4"
+    finds = _FINDS
     needs = replace(_BY_MODELS, about="a column of few values")
 
 
@@ -44,6 +47,7 @@ class GradientMatchingOptions(WorkersOptions, MemoryOptions):
     name = "ara"
     title = "Attribute reconstruction by gradient matching"
     paper = "Lyu & Chen 2021, A novel attribute reconstruction attack in federated learning, Section 3"
+    finds = _FINDS
     needs = _OF_VALUES
     in_apps = InApps(options={"restarts": 1})
 
@@ -69,6 +73,7 @@ class NumberOptions(WorkersOptions, MemoryOptions):
     name = "attribute-number"
     title = "A column of numbers, by the models of clients and by gradient matching"
     paper = "Diana et al. 2024, Attribute inference attacks for federated regression tasks, Section 4"
+    finds = ("near", "within", "within-*", "rank")
     needs = replace(_BY_MODELS, about="a column of more values, as a number")
     in_apps = InApps(options={"restarts": 1})
 

@@ -11,6 +11,7 @@ class ExactOptions(Options):
     name = "exact"
     title = "Examples read off the first fully connected layer"
     paper = "Marchand et al. 2023, SRATTA; Dimitrov et al. 2024, SPEAR"
+    finds = ("recovered", "precision", "clients", "linked", "psnr", "columns")
     needs = Needs(
         views=("individual", "aggregate"),
         protocols=("fedavg", "fedsgd"),

@@ -28,6 +28,7 @@ class PrivateAttributeOptions(WorkersOptions, MemoryOptions):
         "Cui et al. 2023, RecUP-FL, Section 5.4; Melis et al. 2019, Exploiting unintended feature leakage in "
         "collaborative learning"
     )
+    finds = ("*-stru-nn", "*-unkwn-nn", "*-svm", "*-random-forest", "*-adaptive")
     needs = Needs(
         views=("individual",),
         protocols=("fedavg",),

@@ -257,16 +257,23 @@ class ClientModel:
         counts = {name: step_weights(momentum, how.steps(len(x))) for name, momentum in self._momenta.items()}
         statistics: dict[str, Tensor] = {}
 
-        moved = {name: torch.zeros_like(value) for name, value in parameters.items()}
-        velocity: dict[str, Tensor] = dict(moved)
+        # What is nothing is not added: of a large model each sum takes as long as a layer.
+        moved: dict[str, Tensor] = {}
+        velocity: dict[str, Tensor] = {}
         for step, (records, wanted, part) in enumerate(self._mini_batches(x, targets, parts)):
-            current = {name: value - how.lr * moved[name] for name, value in parameters.items()}
+            current = dict(parameters)
+            if step:
+                current = {name: value - how.lr * moved[name] for name, value in parameters.items()}
             gradients, of_batch = grad(self._lose, has_aux=True)(current, buffers, records, wanted, part)
             for name, value in of_batch.items():
                 statistics[name] = statistics.get(name, 0) + float(counts[name][step]) * value
-            for name, gradient in gradients.items():
-                velocity[name] = how.momentum * velocity[name] + gradient + how.weight_decay * current[name]
-                moved[name] = moved[name] + velocity[name]
+            for name, change in gradients.items():
+                if step and how.momentum:
+                    change = how.momentum * velocity[name] + change
+                if how.weight_decay:
+                    change = change + how.weight_decay * current[name]
+                velocity[name] = change
+                moved[name] = moved[name] + change if step else change
         return moved, statistics
 
     def follow_all(
@@ -383,6 +390,7 @@ class _Problem:
         # Movements of unit length: the squares of a converged model's would underflow.
         self._scale = _products(targets, targets, torch.float64).rsqrt().float()
         self._targets = scale_values(targets, self._scale)
+        self._picked: tuple[Tensor, tuple[dict[str, Tensor], dict[str, Tensor], dict[str, Tensor]]] | None = None
         statistics = []
         for batch in batches:
             statistics.append({name: to_tensor(array, device=device) for name, array in batch.statistics.items()})
@@ -545,6 +553,15 @@ class _Problem:
             descend(objective, free, evaluations, evaluations=evaluations, bounds=bounds)
         return ends
 
+    def _pick(self, batches: Tensor) -> tuple[dict[str, Tensor], dict[str, Tensor], dict[str, Tensor]]:
+        """Return parameters, buffers and movements of some batches: copies, which stay until others are asked for."""
+        if self._picked is None or not torch.equal(self._picked[0], batches):
+            # The last ones go before others take memory.
+            self._picked = None
+            states = _rows(self._parameters, batches), _rows(self._buffers, batches), _rows(self._targets, batches)
+            self._picked = batches, states
+        return self._picked[1]
+
     def _objectives(self, at: Sequence[Tensor], rows: Tensor) -> Tensor:
         """Return the objectives (K,) of examples (K, n, …), as shares of their range, labels (K, n, …), and parts."""
         shares, y, parts = at
@@ -552,7 +569,7 @@ class _Problem:
         if self._free and self._classes:
             targets = y.softmax(dim=-1)
         batches = rows // self._how.restarts
-        parameters, buffers = _rows(self._parameters, batches), _rows(self._buffers, batches)
+        parameters, buffers, wanted = self._pick(batches)
         x = self._inputs(shares)
         order = []
         if self._deals:
@@ -561,7 +578,6 @@ class _Problem:
         moved = scale_values(moved, self._scale[batches])
         if self._how.method != "l2":
             moved = scale_values(moved, (_products(moved, moved) + torch.finfo(torch.float32).tiny).rsqrt())
-        wanted = _rows(self._targets, batches)
         apart = {name: moved[name] - target for name, target in wanted.items()}
         objectives = _stretch(_products(apart, apart) / 2 + _LEAST_DISTANCE)
         if self._statistics:
@@ -673,7 +689,12 @@ def _rows(state: Tensors, rows: Tensor) -> dict[str, Tensor]:
 
 def _products(one: Tensors, other: Tensors, dtype: torch.dtype = torch.float32) -> Tensor:
     """Return the inner products (P,) of tensors (P, …) with those of the same names, in some precision."""
-    return torch.stack([(one[name].to(dtype) * other[name].to(dtype)).flatten(1).sum(1) for name in one]).sum(0)
+    products = []
+    for name, value in one.items():
+        # The gradient of a square is one product, and that of a product two and their sum.
+        product = value.to(dtype).square() if one is other else value.to(dtype) * other[name].to(dtype)
+        products.append(product.flatten(1).sum(1))
+    return torch.stack(products).sum(0)
 
 
 def groups_of(

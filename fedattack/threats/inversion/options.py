@@ -31,6 +31,7 @@ class GradientInversionOptions(WorkersOptions, MemoryOptions):
     paper = (
         "Geiping et al. 2020, Inverting gradients – how easy is it to break privacy in federated learning?, Section 4"
     )
+    finds = ("recognised", "psnr", "ssim", "mse", "cells", "rows", "sure-cells", "labels", "preflight")
     needs = Needs(
         views=("individual",),
         protocols=("fedsgd", "fedavg"),

@@ -11,6 +11,7 @@ class LabelsOptions(Options):
     name = "labels"
     title = "Labels counted in the last layer"
     paper = "Wainakh et al. 2022, User-level label leakage from gradients (LLG)"
+    finds = ("right", "present", "mean-error")
     needs = Needs(
         views=("individual", "aggregate"),
         protocols=("fedavg", "fedsgd"),

@@ -166,9 +166,9 @@ class MembershipJudge(Judge[MembershipCase]):
         """Measure the area under the ROC curve."""
         blind = self._blind.area
         return self._main_scores.measured(
-            f"a classifier that sees only the examples, and no model, reaches {blind.value:.3f} "
-            f"({blind.low:.3f} to {blind.high:.3f}); if this is far from 0.5, members and non-members differ in "
-            "themselves",
+            f"a classifier that sees only the examples{self._blind.describe_sample()}, and no model, reaches "
+            f"{blind.value:.3f} ({blind.low:.3f} to {blind.high:.3f}); if this is far from 0.5, members and "
+            "non-members differ in themselves",
             area,
             area_value,
             null=self._draw_null(self._main, area_value),

@@ -5,6 +5,17 @@ from fedattack.attacks.options import MemoryOptions, Options, WorkersOptions
 from fedattack.base.settings import setting
 from fedattack.record.format import PROTOCOLS
 
+_FINDS = (
+    "tpr-at-1pct-fpr",
+    "tpr-at-0.1pct-fpr",
+    "tpr-at-1pct-fpr-elsewhere",
+    "tpr-at-1pct-fpr-adaptive",
+    "auc",
+    "worst-client",
+    "epsilon-implied",
+    "balanced-accuracy",
+)
+
 
 class MembershipOptions(WorkersOptions, MemoryOptions):
     """How each client's members are told."""
@@ -12,6 +23,7 @@ class MembershipOptions(WorkersOptions, MemoryOptions):
     name = "membership"
     title = "Membership inference"
     paper = "Zhu et al. 2025, FedMIA, Section 4"
+    finds = _FINDS
     needs = Needs(
         views=("individual",),
         protocols=tuple(PROTOCOLS),
@@ -35,6 +47,7 @@ class AggregateMembershipOptions(WorkersOptions):
     name = "membership-aggregate"
     title = "Membership inference behind secure aggregation"
     paper = "Carlini et al. 2022, Membership inference attacks from first principles, Section 6"
+    finds = ("tpr-at-1pct-fpr", "tpr-at-0.1pct-fpr", "auc", "epsilon-implied", "balanced-accuracy")
     needs = Needs(
         views=("aggregate",),
         protocols=tuple(name for name, messages in PROTOCOLS.items() if messages.sends_back),
@@ -53,6 +66,7 @@ class CanaryMembershipOptions(Options):
     name = "membership-canary"
     title = "Membership inference by gradient canaries"
     paper = "Pasquini et al. 2022, Eluding Secure Aggregation, Section 5"
+    finds = _FINDS
     needs = Needs(
         views=("individual", "aggregate"),
         protocols=("fedavg", "fedsgd"),

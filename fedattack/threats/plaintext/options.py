@@ -16,6 +16,7 @@ class PlaintextOptions(Options):
     name = "plaintext"
     title = "What the numbers that clients send give away by themselves"
     paper = "none: plaintext reads numbers and texts as they are"
+    finds = ("own-examples", "given-away", "statistics", "single-values", "small-groups", "columns", "gradient-labels")
     needs = Needs(
         views=("individual", "aggregate"),
         protocols=tuple(PROTOCOLS),

@@ -15,6 +15,19 @@ class ProlinOptions(WorkersOptions, MemoryOptions):
     name = "prolin"
     title = "Property inference against secure aggregation"
     paper = "Kerkouche et al. 2023, PROLIN, Sections 5 and 6"
+    finds = (
+        "f1",
+        "f1-reg",
+        "f1-ols",
+        "f1-baseline",
+        "f1-posterior",
+        "precision",
+        "recall",
+        "recall-at-far",
+        "recall-at-far-posterior",
+        "plaintext",
+        "false-alarms",
+    )
     needs = Needs(
         views=("aggregate",),
         protocols=("fedavg",),

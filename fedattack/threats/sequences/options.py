@@ -11,6 +11,7 @@ class SequencesOptions(Options):
     name = "dager"
     title = "Sequences in the span of attention's gradients (DAGER)"
     paper = "Petrov et al. 2024, DAGER: exact gradient inversion for large language models"
+    finds = ("exact", "rouge1", "rouge2")
     needs = Needs(
         views=("individual",),
         protocols=("fedavg", "fedsgd"),

@@ -11,6 +11,16 @@ class SourceOptions(WorkersOptions):
     name = "sia"
     title = "Source inference"
     paper = "Hu et al. 2023, Source inference attacks, Sections 3.2 to 3.4"
+    finds = (
+        "asr",
+        "asr-likelihood",
+        "asr-last-round",
+        "asr-best-round",
+        "asr-worst-client",
+        "asr-beyond-labels",
+        "asr-beyond-site",
+        "asr-shared",
+    )
     needs = Needs(
         views=("individual",),
         protocols=tuple(PROTOCOLS),

@@ -11,6 +11,7 @@ class TokensOptions(Options):
     name = "tokens"
     title = "Rows of embeddings, item tables and one-hot layers that moved"
     paper = "Melis et al. 2019, Exploiting unintended feature leakage"
+    finds = ("f1", "precision", "recall")
     needs = Needs(
         views=("individual", "aggregate"),
         protocols=("fedavg", "fedsgd"),

@@ -11,6 +11,7 @@ class TreesOptions(Options):
     name = "trees"
     title = "Thresholds, leaves and covers of boosted trees"
     paper = "after Di Gennaro et al. 2025, TimberStrike: Dataset reconstruction attack"
+    finds = ("columns", "rows", "values", "linked")
     needs = Needs(
         views=("individual",),
         protocols=("fedavg",),

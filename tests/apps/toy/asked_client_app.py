@@ -3,6 +3,7 @@
 import copy
 import io
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -110,6 +111,8 @@ def fail():
         sys.exit(0)
     if fault == "leave":
         os._exit(0)
+    if fault == "killed":
+        os.kill(os.getpid(), signal.SIGKILL)
     if fault == "wait":
         time.sleep(600)
     if fault == "write":

@@ -415,6 +415,28 @@ def test_what_the_examples_alone_tell_is_no_leak():
     assert plain.baselines["examples alone, without any model"] == pytest.approx(0.5, abs=0.1)
 
 
+def test_the_forest_sees_a_sample_of_many_targets(monkeypatch):
+    """Whole seeds until there are enough, and no more of one seed than that; the finding says how many."""
+    monkeypatch.setattr(blind, "_ENOUGH", 150)
+    seeds = [case(shift=0.0, n=100, nobody=300, seed=seed, marked=True) for seed in SEEDS]
+    sampled = blind.Blind(seeds)
+    assert [of_seed.seed for of_seed, _, _ in sampled.sample] == [0, 1]
+    for of_seed, *seen in sampled.sample:
+        assert [len(pairs) for pairs in seen] == [min(len(pairs), 150) for pairs in of_seed.dealt]
+    assert sampled.area.value > 0.9
+    members, others = sampled.sides.pooled
+    seen = f"the examples of {len(members)} members and {len(others)} non-members, and no model"
+    assert seen in judged(*seeds)["auc"].reason
+    monkeypatch.setattr(blind, "_ENOUGH", 60)
+    (of_seed, members, _), *rest = blind.Blind(seeds).sample
+    assert not rest
+    assert len(members) == 60
+    assert {*members.rows} < {*of_seed.dealt[0].rows}
+    monkeypatch.setattr(blind, "_ENOUGH", 10**6)
+    assert len(blind.Blind(seeds).sample) == len(SEEDS)
+    assert "sees only the examples, and no model" in judged(*seeds)["auc"].reason
+
+
 def test_each_method_is_compared_and_an_adaptive_one_has_a_finding_of_its_own():
     methods = ("fedmia", "likelihood-ratio", "likelihood-ratio-adaptive", "loss-series")
     single = case(shift=3.0, methods=methods)
