@@ -849,8 +849,7 @@ def main() -> None:
         print(f"\n{short(str(cause), 500)}", file=sys.__stderr__, flush=True)
         code = 2
     except SystemExit as cause:
-        print(f"
-the app's own code ended the process: sys.exit({cause.code!r})", file=sys.__stderr__, flush=True)
+        print(f"\nthe app's own code ended the process: sys.exit({cause.code!r})", file=sys.__stderr__, flush=True)
         code = 2
     except BaseException:
         traceback.print_exc(file=sys.__stderr__)
