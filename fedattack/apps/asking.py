@@ -7,6 +7,7 @@ process: the app's code is as trusted as in the run itself, and what it leaves b
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import tempfile
