@@ -1,6 +1,6 @@
 """`fedattack audit` of somebody's Flower app, and `fedattack gather`."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from importlib import import_module
@@ -146,10 +146,11 @@ def _run_and_audit(order: "Order", app: "App", watch: "Watch") -> "Judged":
     from fedattack.apps.order import importable
     from fedattack.apps.running import run_app
 
-    ran: Future[tuple[Part, ...]] | None = None
+    run: Callable[[], tuple[Part, ...]] | None = None
     # What an active server sends is planned by an attack.
     if not app.server:
-        ran = Future()
+        ran: Future[tuple[Part, ...]] = Future()
+        run = ran.result
         with importing_beside(lambda: import_module("fedattack.apps.auditing")):
             try:
                 ran.set_result(run_app(app, order, watch=watch))
@@ -159,7 +160,7 @@ def _run_and_audit(order: "Order", app: "App", watch: "Watch") -> "Judged":
     from fedattack.apps.auditing import audit
 
     with importable(app):
-        return audit(order, app, watch, ran and ran.result)
+        return audit(order, app, watch, run)
 
 
 def _say_size(app: "App", seeds: int, on: str) -> None:
