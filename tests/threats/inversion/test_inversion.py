@@ -211,7 +211,7 @@ def test_buffers_tell_the_statistics_of_batches_and_the_scores_say_of_how_many_l
     # A server that takes clients to make another number of steps finds that their counters say otherwise.
     wrong = scores(replace(known, training=LocalSGD(epochs=2, batch_size=0, lr=0.1)))
     assert [item["statistics"] for item in wrong.facts["batches"]] == [0, 0]
-    assert "round 1, client node0: the buffers of 2 of 2 layers of batch normalisation do not tell" in wrong.notes[0]
+    assert "round 1, client node0: the buffers of 2 of 2 layers of batch normalisation do not reveal" in wrong.notes[0]
 
 
 def test_without_batch_normalisation_the_weight_of_its_statistics_changes_nothing(folder):
