@@ -7,6 +7,8 @@ model after five epochs. Every batch by one method is a line of ROWS.jsonl; a ru
 
 The authors pool 30 searches of 1,500 gradients each behind a gradient. Here they have ten such searches, and three
 behind epochs.
+
+Two guesses look at no update: other rows of the data, and the most common value of each column.
 """
 
 import argparse
@@ -40,7 +42,7 @@ from tests.benchmarks.peers.getting import TABLEAK, PeerMissingError
 from tests.threats.inversion.inverted import invert
 
 TRAININGS = {"gradient": ONE_GRADIENT, "epochs": LocalSGD(epochs=5, batch_size=0, lr=0.01)}
-SIZES = {"gradient": (1, 4, 8, 16, 32), "epochs": (4, 8)}
+SIZES = {"gradient": (1, 4, 8, 16, 32, 64, 128), "epochs": (4, 8)}
 BATCHES = {"gradient": 3, "epochs": 2}
 THEIR_SEARCHES = {"gradient": 10, "epochs": 3}
 OUR_STEPS, THEIR_STEPS = 500, 1500
@@ -192,9 +194,29 @@ def _bound_copies(module: Any) -> None:
         module.continuous_sigmoid_bound = on_copy
 
 
+def guess_rows(adult: Adult, piece: Piece) -> tuple[NDArray[np.float32], NDArray[np.float64] | None]:
+    """Take other rows of the data."""
+    drawn = np.random.default_rng(piece.size).permutation(len(adult.x))
+    # The batches of a size are the first ones.
+    return adult.x.numpy()[drawn[-(piece.batch + 1) * piece.size :][: piece.size]], None
+
+
+def guess_common(adult: Adult, piece: Piece) -> tuple[NDArray[np.float32], NDArray[np.float64] | None]:
+    """Take the most common category of each column, and the median of its numbers."""
+    x = adult.x.numpy()
+    row = np.median(x, axis=0)
+    for is_number, inputs in zip(adult.coding.is_number, adult.coding.columns, strict=True):
+        own = list(inputs)
+        if not is_number:
+            row[own] = np.eye(len(own))[x[:, own].mean(axis=0).argmax()]
+    return np.repeat(row[np.newaxis], piece.size, axis=0).astype(np.float32), None
+
+
 METHODS: dict[str, Callable[[Adult, Piece], tuple[NDArray[np.float32], NDArray[np.float64] | None]]] = {
     "ours": ours,
     "authors": authors,
+    "random": guess_rows,
+    "common": guess_common,
 }
 
 

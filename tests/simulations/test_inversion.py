@@ -27,6 +27,21 @@ def test_what_the_preset_s_clients_send_is_what_the_attacker_takes_them_to_send(
     assert found["labels"].value == 1
 
 
+def test_the_preset_of_a_table_searches_for_rows_of_columns_that_the_attacker_knows(tmp_path):
+    preset = load_preset("inversion-table")
+    config = {**DEFAULTS, **resolve_settings(preset, []), "device": "cpu"}
+    known, truth = prepare_in(tmp_path, Study.of(config))
+    attack = ATTACKS[preset.attacks[0]].with_options(dict(preset.options))
+    assert attack.method_of(known) == "table"
+    names = {"mean radius", "symmetry error"}
+    assert names < {*known.coding.names}
+    # The one column of two values.
+    assert [name for name, kind in zip(known.coding.names, known.coding.is_number, strict=True) if not kind] == [
+        "symmetry error"
+    ]
+    assert len(truth.records.y) == 5 * 8
+
+
 def test_the_truth_keeps_the_records_of_clients_that_hold_few(tmp_path):
     few, many = (prepare_in(tmp_path / str(size), Study.of(PRESET | {"records-per-client": size})) for size in (3, 65))
     held = few[1].records

@@ -21,6 +21,7 @@ from fedattack.attacks._fan_out import fan_out
 from fedattack.attacks.base import Attack, Seen
 from fedattack.attacks.first_layer import FirstLayer, find_first_layer
 from fedattack.attacks.knowledge import Knowledge, ModelKnowledge
+from fedattack.attacks.last_layer import compute_outputs, find_last_layer
 from fedattack.attacks.matching import check_model, check_state, is_finite, is_zero
 from fedattack.attacks.replies import choose_rounds, replied, why_left_out
 from fedattack.base.errors import ModelError, NeedsError, RecordError
@@ -41,21 +42,49 @@ from fedattack.threats.inversion.gradient_inversion import (
 )
 from fedattack.threats.inversion.options import POOLED, UNBOUNDED, GradientInversionOptions, Labels, Method, Order
 from fedattack.threats.inversion.table_rows import Span, find_span
-from fedattack.threats.labels.rules import restore_labels
+from fedattack.threats.labels.rules import restore_labels, round_counts, subtract_gradient
 
 VARIATION: Mapping[Method, float] = {"cos": 3.0, "l2": 0.0, "table": 0.0}
 """Weights of the total variation. Geiping et al. regularise their cosine search; deep leakage has no such term."""
 
 
 def _read_labels(
-    model: nn.Module, movement: Mapping[str, NDArray[Any]], count: int, training: LocalSGD
+    model: nn.Module,
+    movement: Mapping[str, NDArray[Any]],
+    count: int,
+    training: LocalSGD,
+    states: Sequence[Mapping[str, NDArray[Any]]],
+    typical: NDArray[np.float32] | None,
 ) -> NDArray[np.int64]:
-    """Read labels off the mean gradient of a movement, and say what to do where that cannot be done."""
+    """Read labels (count,) off the mean gradient of a movement, and say what to do where that cannot be done.
+
+    Parameters
+    ----------
+    model, movement, count, training
+        The architecture, how it moved by parameter name, on how many examples, and how.
+    states
+        The models between which it moved; one where the movement is a gradient.
+    typical
+        (1, *shape): an input of which these models make about what they make of a client's examples; ``None`` where
+        none is known. Then all classes are taken to be predicted alike.
+    """
     reach = np.float32(training.reach(count))
+    gradient = {name: moved / reach for name, moved in movement.items()}
     try:
-        return restore_labels(model, {name: moved / reach for name, moved in movement.items()}, count)
+        labels = restore_labels(model, gradient, count)
+        last = find_last_layer(model)
     except NeedsError as cause:
         raise NeedsError(f"{cause}; take label=free") from None
+    if typical is None:
+        return labels
+    outputs = [compute_outputs(model, last, state, typical) for state in states]
+    path = [of_state for of_state in outputs if of_state is not None]
+    if not path:
+        return labels
+    shares = subtract_gradient(path, last.join(gradient))
+    if shares is None:
+        return labels
+    return np.repeat(np.arange(last.classes), round_counts(shares, count))
 
 
 def client_training(record: Record, training: LocalSGD) -> LocalSGD:
@@ -283,11 +312,14 @@ class GradientInversion(Attack):
     ) -> tuple[list[ReplyBatch], list[InvertedReply]]:
         """Read what the replies that are asked about tell of their batches, and whose they are."""
         layers = sum(isinstance(layer, _BatchNorm) for layer in architecture.modules())
+        typical = None
+        if seen.knowledge.coding is not None:
+            typical = np.array([seen.knowledge.coding.mean], dtype=np.float32)
         batches: list[ReplyBatch] = []
         replies: list[InvertedReply] = []
         for name, number, reply in self.list_chosen(seen.record, seen.knowledge):
             try:
-                batch = self._batch_of(reply, seen.record, architecture, training, label)
+                batch = self._batch_of(reply, seen.record, architecture, training, label, typical)
             except (ModelError, RecordError) as cause:
                 seen.notes.append(f"round {number}, client {name} left out: {cause}")
                 continue
@@ -366,7 +398,13 @@ class GradientInversion(Attack):
         return "free"
 
     def _batch_of(
-        self, reply: Observation, record: Record, model: nn.Module, training: LocalSGD, label: Labels
+        self,
+        reply: Observation,
+        record: Record,
+        model: nn.Module,
+        training: LocalSGD,
+        label: Labels,
+        typical: NDArray[np.float32] | None,
     ) -> ReplyBatch:
         """Read what a reply tells of its batch; raises a ModelError or a RecordError if it cannot be used."""
         movement = movement_of(reply, record, model, training)
@@ -380,8 +418,13 @@ class GradientInversion(Attack):
                 f"a client of {count:,} examples makes {training.steps(count):,} steps according to knowledge of "
                 f"training; at most {_MOST_STEPS:,} are imitated: state fewer epochs, or a larger batch_size"
             )
-        labels = _read_labels(model, movement, count, training) if label == "rule" else None
         received = dict(reply.received or {})
+        labels = None
+        if label == "rule":
+            states = [received]
+            if record.protocol != "fedsgd":
+                states.append(dict(reply.arrays or {}))
+            labels = _read_labels(model, movement, count, training, states, typical)
         statistics = read_statistics(model, received, reply.arrays or {}, training.steps(count))
         return ReplyBatch(received, movement, count, labels, statistics)
 

@@ -136,8 +136,8 @@ def pool_rows(coding: TableCoding, found: NDArray[np.float32], objectives: Float
             pooled[np.arange(count), np.array(own)[shares.argmax(axis=1)]] = 1
         shares = shares / np.maximum(shares.sum(axis=1, keepdims=True), 1e-12)
         entropy = -(shares * np.log(np.maximum(shares, 1e-12))).sum(axis=1)
-        values = max(int((high > low)[own].sum()), 2)
-        unsure[:, column] = np.clip(entropy / np.log(values), 0, 1)
+        possible = max(int((high > low)[own].sum()), 2)
+        unsure[:, column] = np.clip(entropy / np.log(possible), 0, 1)
     return PooledRows((low + (high - low) * pooled).astype(np.float32), unsure)
 
 

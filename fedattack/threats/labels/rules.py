@@ -263,15 +263,28 @@ def mean_shares(path: Sequence[Outputs], gradient: Floats, other: Floats) -> Flo
     softmax = np.mean([seen.softmax for seen in path], axis=0)
     entropies = -(softmax * np.log(np.maximum(softmax, 1e-300))).sum(axis=1)
     weight = float(np.clip(entropies.mean() / np.log(len(other)), 0.0, 1.0))
+    shares = subtract_gradient(path, gradient)
+    if shares is None:
+        return other
+    return np.asarray(weight * shares + (1 - weight) * other)
+
+
+def subtract_gradient(path: Sequence[Outputs], gradient: Floats) -> Floats | None:
+    """Return the mean softmax of inputs less the gradient, as shares of the labels (classes,); None if none is left.
+
+    The gradient of a bias is the mean of p − onehot(y). So that is exact where the inputs have the mean p of the
+    client's examples. The parameters are as for :func:`solve_shares`.
+    """
     if path[0].has_bias:
         moved = gradient[:, -1]
     else:
         inputs = np.mean([seen.inputs.mean(axis=0) for seen in path], axis=0)
         moved = gradient @ inputs / max(float(inputs @ inputs), 1e-300)
-    shares = np.maximum(softmax.mean(axis=0) - moved, 0.0)
+    softmax = np.mean([seen.softmax.mean(axis=0) for seen in path], axis=0)
+    shares = np.maximum(softmax - moved, 0.0)
     if not shares.sum():
-        return other
-    return np.asarray(weight * shares / shares.sum() + (1 - weight) * other)
+        return None
+    return np.asarray(shares / shares.sum())
 
 
 def correct_together(shares: Floats, prior: Floats) -> Floats:

@@ -6,10 +6,12 @@ In each null the reconstructions know at most the labels of the true examples, a
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedattack.attacks import Knowledge
 from fedattack.audit.measures import Measure
 from fedattack.audit.truth import HeldRecords
 from fedattack.threats.inversion.case import InversionCase
@@ -32,7 +34,7 @@ def without_replay(judge: type[InversionJudge]) -> dict[str, Measure]:
     return {metric: one for metric, one in judge.measures.items() if metric != "preflight"}
 
 
-class _Judge(InversionJudge):
+class QuickJudge(InversionJudge):
     """Draws fewer exchanges, so that a row takes seconds, and replays nothing, for which there is no model."""
 
     draws = 999
@@ -129,9 +131,18 @@ def draw_case(world: World, seed: int, rng: np.random.Generator) -> InversionCas
 
 
 def case_of(
-    world: World, images: Images, restored: Labels, held: HeldRecords, evaluation: tuple[Images, Labels], seed: int
+    world: Any,
+    images: Images,
+    restored: Labels,
+    held: HeldRecords,
+    evaluation: tuple[Images, Labels],
+    seed: int,
+    knowledge: Knowledge | None = None,
 ) -> InversionCase:
-    """Make a case of reconstructions (rounds · clients · each, …), round by round and client by client."""
+    """Make a case of reconstructions (rounds · clients · each, …), round by round and client by client.
+
+    Of the world it takes how many ``clients``, examples of ``each`` and ``rounds`` there are.
+    """
     names = [str(client) for client in range(world.clients)]
     scores = make_scores(images, np.tile(restored, world.rounds), names, each=world.each, rounds=world.rounds)
     truth = truth_of(
@@ -141,8 +152,8 @@ def case_of(
         evaluation=evaluation,
         records=HeldRecords(held.x, held.y, tuple(np.repeat(names, world.each).tolist())),
     )
-    return make_case(InversionCase, seed, scores, truth, RECORD)
+    return make_case(InversionCase, seed, scores, truth, RECORD, knowledge)
 
 
-judged = partial(judge_drawn, _Judge, draw_case)
+judged = partial(judge_drawn, QuickJudge, draw_case)
 rows = partial(study, NULLS, POWERS, judged)

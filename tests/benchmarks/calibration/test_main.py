@@ -35,7 +35,7 @@ def test_reports_on_trained_federations_without_a_leak_say_so():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("threat", ["exact", "labels", "plaintext", "sequences", "tokens", "trees"])
+@pytest.mark.parametrize("threat", ["exact", "inversion_table", "labels", "plaintext", "sequences", "tokens", "trees"])
 def test_reports_on_drawn_scores_seldom_cry_wolf_and_see_what_is_there(threat):
     """Of each kind of nothing three reports, and of each leak."""
     reports = [row for row in study.draws(3, 0, [threat]) if row["finding"] == REPORT]

@@ -2,12 +2,16 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 
 from fedattack.attacks import ATTACKS, Targets, read_knowledge
 from fedattack.base.errors import ConfigError, NeedsError
-from fedattack.learning import LocalSGD
+from fedattack.learning import LocalSGD, build_model
+from fedattack.learning.soft_losses import soft_targets
 from fedattack.record import Exchange, Record, RecordWriter, Reply
-from tests.worlds.inversion import MODEL, digits, write_inversion_run
+from fedattack.threats.inversion.gradient_inversion import ONE_GRADIENT, ClientModel
+from fedattack.threats.inversion.inversion import _read_labels
+from tests.worlds.inversion import MODEL, digits, table, write_inversion_run
 
 ATTACK = ATTACKS["inversion"]
 QUICK = {"iterations": "5"}
@@ -85,6 +89,31 @@ def test_several_steps_give_the_labels_away_as_one_gradient_does(tmp_path, momen
     own = y[np.random.default_rng(0).permutation(len(y))[:20]].reshape(5, 4)
     found = run(tmp_path).arrays["labels"].reshape(5, 4)
     np.testing.assert_array_equal(found, np.sort(own, axis=1))
+
+
+@pytest.mark.parametrize("training", [ONE_GRADIENT, LocalSGD(epochs=3, batch_size=0, lr=0.02)])
+def test_what_models_make_of_a_typical_row_tells_how_often_each_label_is_there(training):
+    x, y = table()
+    client = ClientModel(build_model("mlp", input_shape=(13,), classes=2, hidden=32, seed=0), "cross-entropy", training)
+    with torch.no_grad():
+        # Classes that are not predicted alike, which the rule without a typical row takes them to be.
+        client.model.fc2.bias += torch.tensor([0.8, -0.8])
+    received = {name: value.numpy() for name, value in client.model.state_dict().items()}
+    typical = x.mean(axis=0, keepdims=True)
+    right = {"typical": 0, "none": 0}
+    for draw in range(20):
+        rows = np.random.default_rng(draw).permutation(len(y))[:12]
+        targets = soft_targets("cross-entropy", y[rows], 2)
+        moved = client.movement(*client.split(received), torch.from_numpy(x[rows]), targets)
+        movement = {name: value.detach().numpy() for name, value in moved.items()}
+        sent = {name: received[name] - np.float32(training.lr) * movement[name] for name in received}
+        states = [received] if training is ONE_GRADIENT else [received, sent]
+        for name, known in (("typical", typical), ("none", None)):
+            found = _read_labels(client.model, movement, 12, training, states, known)
+            right[name] += np.array_equal(found, np.sort(y[rows]))
+            client.model.load_state_dict({key: torch.from_numpy(array) for key, array in received.items()})
+    assert right["typical"] >= 12
+    assert right["none"] <= 5
 
 
 @pytest.mark.parametrize("steps", [1, 3])
@@ -182,7 +211,7 @@ def test_buffers_tell_the_statistics_of_batches_and_the_scores_say_of_how_many_l
     # A server that takes clients to make another number of steps finds that their counters say otherwise.
     wrong = scores(replace(known, training=LocalSGD(epochs=2, batch_size=0, lr=0.1)))
     assert [item["statistics"] for item in wrong.facts["batches"]] == [0, 0]
-    assert "round 1, client node0: the buffers of 2 of 2 layers of batch normalisation do not tell" in wrong.notes[0]
+    assert "round 1, client node0: the buffers of 2 of 2 layers of batch normalisation do not reveal" in wrong.notes[0]
 
 
 def test_without_batch_normalisation_the_weight_of_its_statistics_changes_nothing(folder):
