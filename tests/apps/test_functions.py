@@ -240,6 +240,16 @@ def test_updates_that_are_none_end_in_one_line(update, message):
         player(update=update).update(W, X, Y, 0)
 
 
+@pytest.mark.parametrize(
+    ("moved", "got"),
+    [({"v": np.ones(3)}, "none"), ({"w": np.ones(4)}, r"\(4,\)"), ({"w": np.ones((3, 1))}, r"\(3, 1\)")],
+)
+def test_an_update_of_one_example_in_another_form_ends_in_one_line(moved, got):
+    playing = player(update=lambda arrays, x, y, seed: moved)
+    with pytest.raises(DataError, match=rf"--update m:u: expected w of shape \(3,\), as sent; got {got}$"):
+        playing.along([W])
+
+
 def test_what_functions_write_into_stays_with_them():
     def losses(arrays, x, y):
         x *= 0

@@ -119,6 +119,16 @@ def test_a_record_may_be_read_as_one_of_another_protocol(record):
     )
 
 
+def test_the_arrays_of_a_vector_are_joined_as_they_were():
+    flat = FlatVector("v", ("w", "b"), ((2, 3), (2,)))
+    sent = {"v": np.arange(8, dtype=np.float32), "n": np.array([3])}
+    joined = flat.join(flat.split(sent))
+    assert [*joined] == ["v", "n"]
+    for name, array in joined.items():
+        np.testing.assert_array_equal(array, sent[name])
+        assert array.dtype == sent[name].dtype
+
+
 def test_a_vector_is_seen_as_the_arrays_that_stand_in_it(tmp_path):
     """In models and replies, also where a reply is a difference; a vector of another length stays as it is."""
     draw = np.random.default_rng(0)
