@@ -92,14 +92,14 @@ def read_sends(witnesses: Sequence[Witness], record: Record | None = None) -> Re
         # What is sent is entries of the arrays that witnesses miss.
         flat = _find_vector_of(tables.values(), sparse, record)
         rows = tuple(row for row in rows if row["kind"] != KEPT)
-        notes = [_describe_sparse(sparse)]
+        said = [_describe_sparse(sparse)]
         if flat is not None:
-            notes.append(
+            said.append(
                 f"the server sends its model as one vector, {short(flat.vector, 60)}, of as many numbers as the "
                 f"clients' model has: the attacker takes it for the {len(flat.names)} arrays of the model, one behind "
                 "the other"
             )
-        return Reading(Sends(sparse=sparse, flat=flat), rows, notes=tuple(notes))
+        return Reading(Sends(sparse=sparse, flat=flat), rows, notes=tuple(said))
     if not tables:
         return Reading()
     if sends_generators(witnesses):
