@@ -81,7 +81,7 @@ def test_a_model_that_is_not_known(tmp_path):
     other = {"b": np.zeros(SIZE, np.float32)}
     _, missing = seen(answer_of(tmp_path, [Reply("9", "ok", {"a": noise(9)}, 10, received=other)]))
     assert missing.verdict == UNCHECKED
-    assert "nobody says what a was before" in missing.reason
+    assert "it is not known what a was before" in missing.reason
 
 
 def test_nobody_can_be_examined(tmp_path):
