@@ -4,6 +4,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 from flwr.app import RecordDict
 from flwr.client import NumPyClient
@@ -53,8 +54,32 @@ class FedAvgClient(NumPyClient):
         return dump_arrays(self._model), len(self._y), self._metrics(training.loss)
 
     def _metrics(self, loss: float) -> dict[str, Scalar]:
-        """Say what goes along in plaintext: not the loss under DP-SGD, because it is computed without noise."""
-        return {} if self._noise else {"train-loss": loss}
+        """Say what goes along in plaintext: nothing under DP-SGD, because it is computed without its noise."""
+        if self._noise:
+            return {}
+        metrics: dict[str, Scalar] = {"train-loss": loss}
+        if self._settings.statistics:
+            metrics |= self._describe_classes()
+        return metrics
+
+    def _describe_classes(self) -> dict[str, Scalar]:
+        """Return how many examples of each class there are, and the mean of each input over these; 0 where none."""
+        settings, classes = self._settings, self._study.models.task.classes
+        counts = np.bincount(self._y, minlength=classes)
+        counts[counts < settings.statistics_least] = 0
+        flat = self._x.reshape(len(self._x), -1).astype(np.float64)
+        means = np.zeros((classes, flat.shape[1]))
+        for label in np.flatnonzero(counts):
+            means[label] = flat[self._y == label].mean(axis=0)
+        described = np.column_stack([counts, means])
+        if settings.statistics_noise:
+            # The same in each round: means over several draws would tell what a single one hides.
+            rng = np.random.default_rng(self._study.noise_seed(self._client, 0))
+            described += settings.statistics_noise * rng.normal(size=described.shape)
+        found: dict[str, Scalar] = {f"class-{label}-count": float(row[0]) for label, row in enumerate(described)}
+        for label, row in enumerate(described):
+            found |= {f"class-{label}-mean-{column}": float(value) for column, value in enumerate(row[1:])}
+        return found
 
     def _train(self, server_round: int, **options: Any) -> LocalTraining:
         train: Callable[..., LocalTraining] = train_local

@@ -227,6 +227,15 @@ class RunSettings(DpSgdSettings, RecupSettings, SoteriaSettings, NoiseSettings, 
     tree_depth: int = setting(6, "fedxgb: levels of a tree, at most", ge=1, le=20)
     momentum: float = setting(0.0, "momentum of the clients' SGD", ge=0, le=1)
     weight_decay: float = setting(0.0, "L2 regularisation of the clients' SGD", ge=0)
+    statistics: bool = setting(
+        False,
+        "fedavg: clients send, beside their model, how many examples of each class they have, and the mean of each "
+        "input over these; not under DP-SGD",
+    )
+    statistics_least: int = setting(1, "statistics: classes of fewer examples are sent as empty", ge=1)
+    statistics_noise: float = setting(
+        0.0, "statistics: standard deviation of the Gaussian noise on each count and mean; 0 for none", ge=0
+    )
     central_noise: float = setting(
         0.0,
         "central differential privacy: the server clips each update, and adds noise to their mean, by Flower's "
@@ -316,6 +325,8 @@ class RunSettings(DpSgdSettings, RecupSettings, SoteriaSettings, NoiseSettings, 
         ):
             if wrong:
                 raise ConfigError(message)
+        if self.statistics and self.framework != "fedavg":
+            raise ConfigError(f"statistics with framework = {self.framework!r}: expected fedavg")
         self._check_server()
         self._check_canaries()
         if self.client_property:

@@ -8,6 +8,7 @@ from clients import app
 from clients.fedavg import FedAvgClient, dump_arrays
 from clients.fedsgd import FedSGDClient
 from clients.poisoning import AscendingClient, InvertingClient
+from fedattack.base.errors import ConfigError
 from fedattack.learning import private_gradient, train_local
 from simulations.study import Study
 from tests.worlds.local_grid import FIRST_NODE, LocalGrid
@@ -55,6 +56,35 @@ def test_the_inverting_client_sends_the_model_minus_its_faithful_update(model):
         assert np.abs(update).max() > 0
         inverse = start[name].astype(np.float64) - update
         np.testing.assert_array_equal(array, inverse.astype(np.float32))
+
+
+def test_a_client_may_send_statistics_of_its_classes_beside_its_model():
+    config = CONFIG | {"property": "", "statistics": True}
+    study, _, sent, _, metrics = trained(FedAvgClient, config)
+    _, _, alone, _, others = trained(FedAvgClient, config | {"statistics": False})
+    for name, array in sent.items():
+        np.testing.assert_array_equal(array, alone[name])
+    x, y = study.records_of(3)
+    for label in range(10):
+        own = x[y == label].reshape(-1, 64).astype(np.float64)
+        assert metrics.pop(f"class-{label}-count") == len(own)
+        means = [metrics.pop(f"class-{label}-mean-{column}") for column in range(64)]
+        np.testing.assert_allclose(means, own.mean(axis=0) if len(own) else np.zeros(64), atol=1e-12)
+    assert metrics == others
+    # What helps: classes of few examples are sent as empty, or there is noise, the same in each round.
+    counts = np.bincount(y, minlength=10)
+    least = int(np.unique(counts[counts > 0])[-1])
+    few = trained(FedAvgClient, config | {"statistics-least": least})[-1]
+    for label in range(10):
+        is_sent = counts[label] >= least
+        assert few[f"class-{label}-count"] == is_sent * counts[label]
+        assert any(few[f"class-{label}-mean-{column}"] for column in range(64)) == is_sent
+    noisy = [trained(FedAvgClient, config | {"statistics-noise": 0.1})[-1] for _ in range(2)]
+    assert noisy[0] == noisy[1]
+    apart = [noisy[0][f"class-{label}-count"] - counts[label] for label in range(10)]
+    assert 0.03 < np.std(apart) < 0.3
+    with pytest.raises(ConfigError, match="statistics with framework = 'fedsgd'"):
+        Study.of(config | {"framework": "fedsgd", "local-epochs": 1, "batch-size": 0})
 
 
 def test_the_ascending_client_climbs_the_loss_of_its_own_records():

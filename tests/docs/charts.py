@@ -135,6 +135,12 @@ CHARTS = {
         line_label="auxiliary labels taken",
     ),
     "tokens": Chart("Words named, and what helps", "| preset tokens", "F1 score (%)", {"attack": 1, "null": 4}),
+    "plaintext": Chart(
+        "Statistics of clients that stand in what they send, and what helps",
+        "| preset plaintext",
+        SHARE,
+        {"statistics": 1, "null": 2},
+    ),
     "exact": Chart(
         "Examples recovered exactly, and what helps",
         "| preset exact",
