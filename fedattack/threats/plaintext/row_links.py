@@ -146,7 +146,9 @@ def _gather(all_rows: Order, batches: RowBatches) -> list[RowPass]:
     def end() -> None:
         if rows:
             passes.append(RowPass(np.concatenate(rows), np.concatenate(values)))
-        seen.clear(), rows.clear(), values.clear()
+        seen.clear()
+        rows.clear()
+        values.clear()
 
     start = 0
     for _, block, _ in batches.list_kept():
