@@ -69,7 +69,7 @@ class FedAvgClient(NumPyClient):
         counts[counts < settings.statistics_least] = 0
         flat = self._x.reshape(len(self._x), -1).astype(np.float64)
         means = np.zeros((classes, flat.shape[1]))
-        for label in np.flatnonzero(counts):
+        for label in np.flatnonzero(counts).tolist():
             means[label] = flat[self._y == label].mean(axis=0)
         described = np.column_stack([counts, means])
         if settings.statistics_noise:

@@ -856,8 +856,9 @@ def main() -> None:
         code = 1
     for stream in (sys.stdout, sys.stderr, sys.__stderr__):
         # The app may have closed it, or put none in its place.
-        with suppress(AttributeError, OSError, ValueError):
-            stream.flush()
+        with suppress(OSError, ValueError):
+            if stream is not None:
+                stream.flush()
     os._exit(code)
 
 

@@ -35,4 +35,4 @@ def count_seconds(work: Callable[[], object]) -> float:
     with FlopCounterMode(display=False) as operations, _Calls() as calls:
         work()
     seconds = _CALL * calls.calls + _NUMBER * calls.numbers + _OPERATION * int(operations.get_total_flops())
-    return max(seconds, _CALL)
+    return max(float(seconds), _CALL)

@@ -243,7 +243,9 @@ def join_outputs(parts: Sequence[AskedOutputs]) -> AskedOutputs:
     widest = max(part.inputs.shape[2] for part in alike)
     inputs = [np.pad(part.inputs[:, :count], ((0, 0), (0, 0), (0, widest - part.inputs.shape[2]))) for part in alike]
     return AskedOutputs(
-        *(np.concatenate([getattr(part, name) for part in alike]) for name in ("seqs", "nodes", "shares")),
+        seqs=np.concatenate([part.seqs for part in alike]),
+        nodes=np.concatenate([part.nodes for part in alike]),
+        shares=np.concatenate([part.shares for part in alike]),
         rows=alike[0].rows[:count],
         softmax=np.concatenate([part.softmax[:, :count] for part in alike]),
         inputs=np.concatenate(inputs),

@@ -56,11 +56,11 @@ class LastLayer:
             return shape == (self.classes,)
         if len(shape) != 2 or shape[int(self.is_transposed)] != self.classes:
             return False
-        return self.bias is None or (self.bias in arrays and arrays[self.bias].size == self.classes)
+        return self.bias is None or bool(self.bias in arrays and arrays[self.bias].size == self.classes)
 
     def join(self, arrays: Mapping[str, Any]) -> Floats:
         """Return weights and bias of it as one matrix (classes, inputs + 1); the bias comes last, if there is one."""
-        weight = self.orient(np.asarray(arrays[self.weight], dtype=np.float64)[None])[0]
+        weight: Floats = self.orient(np.asarray(arrays[self.weight], dtype=np.float64)[None])[0]
         if self.bias is None:
             return weight
         return np.column_stack([weight, np.asarray(arrays[self.bias], dtype=np.float64).reshape(-1)])

@@ -468,7 +468,7 @@ class _Finder:
         gradient = self._gradients[name]
         if name in self._biases or gradient.ndim != 2 or gradient.shape[1] < 2:
             return False
-        seen = gradient.any(axis=1)
+        seen = np.asarray(gradient.any(axis=1))
         return self._tell_labels(_Layer(gradient, np.ones((len(gradient), 1)), name, False, seen)) == BY_SOFTMAX
 
     def _mark_projections(self, roles: dict[str, list[ArrayRole]]) -> None:

@@ -221,13 +221,18 @@ class PlainValues:
         listed: list[RowBatches] = []
         if self.batch_values is None or self.batch_ids is None or self.batch_marks is None:
             return listed
-        at = 0, 0, 0
+        of_values, of_ids, of_marks = 0, 0, 0
         for form in self.batches:
-            end = tuple(map(sum, zip(at, _count_batches([form]), strict=True)))
-            values = self.batch_values[at[0] : end[0]].reshape(-1, form.width)
-            marks = self.batch_marks[at[2] : end[2]].reshape(len(form.sizes), len(form.marks))
-            listed.append(RowBatches(form, values, self.batch_ids[at[1] : end[1]], marks))
-            at = end
+            numbers, rows, marks = _count_batches([form])
+            listed.append(
+                RowBatches(
+                    form,
+                    self.batch_values[of_values : of_values + numbers].reshape(-1, form.width),
+                    self.batch_ids[of_ids : of_ids + rows],
+                    self.batch_marks[of_marks : of_marks + marks].reshape(len(form.sizes), len(form.marks)),
+                )
+            )
+            of_values, of_ids, of_marks = of_values + numbers, of_ids + rows, of_marks + marks
         return listed
 
     def list_told(self, index: int) -> list[tuple[int, float, bool]]:
