@@ -51,7 +51,7 @@ class LastLayer:
 
     def fits(self, arrays: Mapping[str, Any]) -> bool:
         """Say whether arrays hold a layer of as many outputs; how much enters it may differ from client to client."""
-        shape = np.shape(arrays.get(self.weight, ()))
+        shape: tuple[int, ...] = np.shape(arrays.get(self.weight, ()))
         if self.inputs == 1 and len(shape) == 1:
             return shape == (self.classes,)
         if len(shape) != 2 or shape[int(self.is_transposed)] != self.classes:
