@@ -620,15 +620,16 @@ class Interview:
         # What the time does not allow is asked about as it is.
         if self._is_over:
             rows = []
-        # A step moves a model; what is fitted anew to the same examples each time is the same, but for rounding.
         before = None
         if rows and not isinstance(player, Player):
             before = player.losses()
         models = [(trained, player.losses()) for trained in player.train(rows, self._request["passes"])]
         self._planted += bool(rows)
         if before is None:
-            self._changed += bool(rows)
+            # A model stays as it is where its loss does not follow the examples.
+            self._changed += bool(rows) and any(_differ(weights, trained) for trained, _ in models)
         else:
+            # What is fitted anew to the same examples each time is the same, but for rounding.
             moved = max(float(np.abs(losses - before).max()) for _, losses in models)
             self._changed += moved > _SAME * float(np.ptp(before))
         return models
@@ -860,6 +861,11 @@ def main() -> None:
             if stream is not None:
                 stream.flush()
     os._exit(code)
+
+
+def _differ(some: Arrays, others: Arrays) -> bool:
+    """Say whether an array that both have is not the same in both."""
+    return any(not np.array_equal(some[name], others[name]) for name in some.keys() & others.keys())
 
 
 def _say_line(line: str) -> None:

@@ -149,7 +149,8 @@ def test_labels_are_counted_in_a_step_on_all_of_a_client_s_targets(tmp_path, her
 
     shown, of_few = show(ALL), show(1)
     assert (shown.verdict, shown.value > 0.9) == (LEAK, True)
-    assert of_few.value < shown.value - 0.1
+    # Labels of one example hardly tell how all are shared.
+    assert (of_few.verdict, of_few.value < shown.value - 0.05) == (NO_EVIDENCE, True)
 
 
 @pytest.mark.parametrize("own", [True, False])

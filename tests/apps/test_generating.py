@@ -212,11 +212,11 @@ def test_generators_of_others_examples_tell_nothing(part, folder, tmp_path, monk
     def change(round_, exchange):
         replies = []
         for reply in exchange.replies:
-            other = replace(
+            handler = replace(
                 handler_of(part, sites[reply.node]),
                 node_config={"partition-id": 50 + sites[reply.node], "num-partitions": CLIENTS},
             )
-            made = Handler.read_arrays(other(dict(exchange.common), seed=round_.seq * CLIENTS + sites[reply.node]))
+            made = handler.read_arrays(handler(dict(exchange.common), seed=round_.seq * CLIENTS + sites[reply.node]))
             replies.append(replace(reply, arrays=made))
         return replace(exchange, replies=replies)
 
