@@ -60,6 +60,9 @@ _BETWEEN = (0.0, 0.5, 1.0)
 # Gradients of examples that are compared with each other: of those that the attacker has, and of made ones.
 _MOST_ROWS = 1_500
 
+# The gradients of a bias, softmax minus label, have sizes of at most 2 in all; several local steps are only about that.
+_LONGEST = 4.0
+
 
 @dataclass(frozen=True, eq=False)
 class CountedLabels:
@@ -302,10 +305,12 @@ class _Estimator:
     def find_common(self, updates: Sequence[_Update]) -> Floats | None:
         """Return the mean gradient of the bias (classes,) in the updates of a round; ``None`` if it says nothing."""
         # Clients may be sent different models, such as slices of one: labels move the bias of each alike.
-        biased = [update for update in updates if update.last.bias is not None]
-        if len(biased) < 2:
+        moved = [self._gradient(update)[0][:, -1] for update in updates if update.last.bias is not None]
+        # What no examples give, such as a hostile reply, says nothing of the others.
+        moved = [one for one in moved if np.abs(one).sum() <= _LONGEST]
+        if len(moved) < 2:
             return None
-        return np.asarray(np.mean([self._gradient(update)[0][:, -1] for update in biased], axis=0))
+        return np.asarray(np.mean(moved, axis=0))
 
     def count(self, update: _Update, common: Floats | None) -> dict[str, Floats]:
         """Return by rule the shares of the labels (classes,) in an update; nothing if the update is zero.

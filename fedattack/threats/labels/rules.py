@@ -31,6 +31,9 @@ _SUM = 1e3
 # differences, were chosen on clients of the bundled digits with like and unlike labels, other ones than the tests'.
 _UNLIKE, _STEEPNESS, _HIDDEN = 0.4, 6, 2.0
 
+# A power of a larger ratio would overflow.
+_MOST_ALIKE = 1e6
+
 
 def restore_labels(model: nn.Module, movement: Arrays, records: int) -> Counts:
     """Read the labels (n,) of a batch off its gradient, ascending (iDLG, Section 3).
@@ -144,7 +147,10 @@ def weigh_llg(moved: Floats, common: Floats, travelled: float) -> float:
         clients differ is left in the mean gradient.
     """
     unlike = float(np.abs(moved - common).sum()) / 2 * (1 + _HIDDEN * travelled)
-    return unlike**_STEEPNESS / (unlike**_STEEPNESS + _UNLIKE**_STEEPNESS)
+    if unlike == 0:
+        return 0.0
+    ratio = min(_UNLIKE / unlike, _MOST_ALIKE)
+    return 1 / (1 + ratio**_STEEPNESS)
 
 
 def find_terms(seen: Outputs, labels: Counts | None, examples: int) -> tuple[float, Floats]:
