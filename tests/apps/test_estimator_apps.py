@@ -1,7 +1,6 @@
 """Whole apps that fit estimators of scikit-learn: what clients send of them is asked for losses, and attacked."""
 
 import importlib
-import json
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -9,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedattack.apps import answering, asking
 from fedattack.apps.app import App
 from fedattack.record import Record, rewrite_record
 from fedattack.record.folder import Part
@@ -108,17 +106,6 @@ def folder(tmp_path_factory):
     yield where
     sys.path.remove(str(where))
     sys.modules.pop("fitting", None)
-
-
-@pytest.fixture
-def here(monkeypatch):
-    """Ask in this process: another one takes seconds to begin."""
-
-    def ask(request: Path, answers: Path, place: Path, say) -> None:
-        monkeypatch.setattr(sys, "path", [*sys.path])
-        answering.answer(json.loads(request.read_text()), lambda line: say(0, 1))
-
-    monkeypatch.setattr(asking, "_run", ask)
 
 
 def run(folder: Path, out: Path, kind: str) -> tuple[Part, App]:

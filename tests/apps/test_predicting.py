@@ -1,7 +1,6 @@
 """Clients that send predictions: a positive control trains them further, by their own training, before they predict."""
 
 import importlib
-import json
 import sys
 from pathlib import Path
 
@@ -9,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 
-from fedattack.apps import answering, asking
 from fedattack.apps import control as room
 from fedattack.apps.app import App
 from fedattack.apps.asking import Asker, Inquiry
@@ -93,17 +91,6 @@ def folder(tmp_path_factory):
     yield where
     sys.path.remove(str(where))
     sys.modules.pop("predicting_app", None)
-
-
-@pytest.fixture
-def here(monkeypatch):
-    """Ask in this process: another one takes seconds to begin."""
-
-    def ask(request: Path, answers: Path, place: Path, say) -> None:
-        monkeypatch.setattr(sys, "path", [*sys.path])
-        answering.answer(json.loads(request.read_text()), lambda line: say(0, 1))
-
-    monkeypatch.setattr(asking, "_run", ask)
 
 
 def attacked(folder: Path, part: Part, rate: float):
