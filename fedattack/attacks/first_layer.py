@@ -214,7 +214,8 @@ def _passes_nothing_below_zero(entered: Tensor, output: Tensor) -> bool:
         return False
     below = entered <= 0
     # A ReLU passes no gradient where its input is below zero.
-    return bool(below.any() and (gradient[below] == 0).all() and (gradient[~below] != 0).any())
+    is_passed = gradient != 0
+    return bool(below.any() and not (is_passed & below).any() and (is_passed & ~below).any())
 
 
 def find_own_neurons(starts: Sequence[Floats]) -> NDArray[np.bool_]:

@@ -215,6 +215,7 @@ class Perfect:
     title = paper = "An attack for tests"
     knows = ("everything",)
     needs = ATTACKS["ara"].needs
+    options = ATTACKS["ara"].options
     asks_peers = False
     found = FilledInByMatching
     load_scores = staticmethod(Scores.load)

@@ -555,12 +555,13 @@ class _Problem:
 
     def _pick(self, batches: Tensor) -> tuple[dict[str, Tensor], dict[str, Tensor], dict[str, Tensor]]:
         """Return parameters, buffers and movements of some batches: copies, which stay until others are asked for."""
-        if self._picked is None or not torch.equal(self._picked[0], batches):
+        before = self._picked
+        if before is None or before[0].shape != batches.shape or not torch.equal(before[0], batches):
             # The last ones go before others take memory.
-            self._picked = None
+            before = self._picked = None
             states = _rows(self._parameters, batches), _rows(self._buffers, batches), _rows(self._targets, batches)
-            self._picked = batches, states
-        return self._picked[1]
+            before = self._picked = batches, states
+        return before[1]
 
     def _objectives(self, at: Sequence[Tensor], rows: Tensor) -> Tensor:
         """Return the objectives (K,) of examples (K, n, …), as shares of their range, labels (K, n, …), and parts."""

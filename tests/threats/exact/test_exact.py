@@ -35,7 +35,7 @@ def test_all_digits_of_small_batches_are_read_and_the_page_says_so(tmp_path):
     assert [row[0] for row in show_table(tables.CLIENTS, recovered).rows] == list("0123")
     assert show_table(tables.ROUNDS, recovered).rows == [["1", "100%"]]
     assert [row[-1] for row in show_table(tables.UPDATES, recovered).rows] == ["–"] * CLIENTS
-    assert _name_exposed([recovered]) == "Of 4 of 4 clients all examples were recovered."
+    assert _name_exposed([recovered]) == "All examples of 4 of 4 clients were recovered."
 
 
 def test_rows_of_a_table_are_read_whole_and_by_columns(tmp_path):

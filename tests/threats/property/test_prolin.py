@@ -424,7 +424,10 @@ def test_aggregates_of_another_kind_are_refused(inversion, tmp_path, aggregation
 def test_an_individual_record_is_refused_by_name_and_projects_to_the_same_findings(inversion, found, tmp_path):
     write_property_run(tmp_path, view="individual")
     each = Record(tmp_path / "record")
-    with pytest.raises(NeedsError, match=r"it is about sums .*; `fedattack project` turns this record into one"):
+    with pytest.raises(
+        NeedsError,
+        match=r"it is about sums of updates.* it would take sums of this record, which `fedattack project` makes",
+    ):
         attack(tmp_path, record=each)
     projected = attack(tmp_path, record=project_record(each, tmp_path / "projected"))
     assert projected.facts == found.facts

@@ -37,7 +37,7 @@ def test_sequences_of_transformers_are_found_exactly(kind, tmp_path):
     assert (found["exact"].headline, found["exact"].verdict, found["exact"].n) == (True, LEAK, 5)
     assert found["exact"].p == pytest.approx(1 / 120, abs=2e-3)
     assert len(show_table(tables.CLIENTS, found["exact"]).rows) == 5
-    assert _count_exposed([found["exact"]]) == "Of 5 of 5 clients, every sequence is found, token by token."
+    assert _count_exposed([found["exact"]]) == "Every sequence of 5 of 5 clients is found, token by token."
 
 
 @pytest.mark.slow
