@@ -620,14 +620,14 @@ class Interview:
         # What the time does not allow is asked about as it is.
         if self._is_over:
             rows = []
-        before = None
-        if rows and not isinstance(player, Player):
-            before = player.losses()
+        # A step leaves a model as it is where its loss does not follow the examples, which its weights show.
+        before = None if isinstance(player, Player) or not rows else player.losses()
         models = [(trained, player.losses()) for trained in player.train(rows, self._request["passes"])]
-        self._planted += bool(rows)
+        if not rows:
+            return models
+        self._planted += 1
         if before is None:
-            # A model stays as it is where its loss does not follow the examples.
-            self._changed += bool(rows) and any(_differ(weights, trained) for trained, _ in models)
+            self._changed += any(_differ(weights, trained) for trained, _ in models)
         else:
             # What is fitted anew to the same examples each time is the same, but for rounding.
             moved = max(float(np.abs(losses - before).max()) for _, losses in models)

@@ -170,7 +170,7 @@ def _attack_and_judge(
     chosen = choose(runs, posed, order.make, watch)
     attacked = attack(folder, runs, posed, chosen, order.device, watch)
     if app is not None:
-        attacked = attack_by_app(Asker(app, watch, order.asked.functions), posed, attacked, watch)
+        attacked = attack_by_app(Asker(app, watch, order.asked.functions), posed, attacked)
         control_all(Asker(app, watch, order.asked.functions), attacked, watch, full=order.full_control)
     return judge(order, posed, attacked, watch)
 
@@ -358,16 +358,16 @@ def _attack_sums(attack: Attack, runs: Sequence[Run], device: str, watch: Watch)
     return scored
 
 
-def attack_by_app(asker: Asker, posed: Sequence[Posed], attacked: Attacked, watch: Watch) -> Attacked:
+def attack_by_app(asker: Asker, posed: Sequence[Posed], attacked: Attacked) -> Attacked:
     """Make attacks through the app's own step, where that is the only way to compute what clients send."""
     known = posed[0].knowledge
     if known.answers is None or known.model is not None or asker.functions.losses is not None:
         return attacked
-    attacked = invert_by_app(asker, posed, attacked, watch)
-    return read_sequences_by_app(asker, posed, attacked, watch)
+    attacked = invert_by_app(asker, posed, attacked)
+    return read_sequences_by_app(asker, posed, attacked)
 
 
-def invert_by_app(asker: Asker, posed: Sequence[Posed], attacked: Attacked, watch: Watch) -> Attacked:
+def invert_by_app(asker: Asker, posed: Sequence[Posed], attacked: Attacked) -> Attacked:
     """Search for examples through the app's own step."""
     known, few = posed[0].knowledge, posed[0].few
     if known.targets is None or known.training is None:
@@ -385,7 +385,7 @@ def invert_by_app(asker: Asker, posed: Sequence[Posed], attacked: Attacked, watc
     return _make_by_app(attacked, "inversion", search, "no example could be searched for")
 
 
-def read_sequences_by_app(asker: Asker, posed: Sequence[Posed], attacked: Attacked, watch: Watch) -> Attacked:
+def read_sequences_by_app(asker: Asker, posed: Sequence[Posed], attacked: Attacked) -> Attacked:
     """Read sequences of tokens off updates, where the gradients of examples show words and attention."""
     attack, known = ATTACKS["dager"], posed[0].knowledge
     # What is not known is the model alone, and the app is asked in its place.

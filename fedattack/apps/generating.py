@@ -6,6 +6,7 @@ A generator that was trained on few examples makes outputs that are nearer to th
 """
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from copy import deepcopy
 from itertools import starmap
 from typing import Any
@@ -18,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_hook
 from torch.utils._pytree import tree_map
 
-from fedattack.apps.player import Along, Handler, UpdatesPlayer, form_of
+from fedattack.apps.player import Along, Handler, UpdatesPlayer, form_of, put_in
 from fedattack.base.errors import DataError
 from fedattack.base.structured import fields
 from fedattack.record.format import Arrays
@@ -74,7 +75,7 @@ class GeneratorPlayer(UpdatesPlayer):
         state = self._generator.state_dict()
         with torch.no_grad():
             for name, place in self._places.items():
-                state[place].copy_(torch.from_numpy(np.array(weights[name])).reshape(state[place].shape))
+                put_in(state[place], weights[name])
 
     def losses(self) -> NDArray[np.float64]:
         """Return the mean squared distance (targets,) to the nearest output, under the weights that were taken last."""
@@ -126,9 +127,14 @@ class _GeneratorCalls:
         self.places: dict[str, str] = {}
         self.inputs: list[tuple[Any, Any]] = []
 
-    def watching(self) -> Any:
-        """Return what watches calls of models while it is entered."""
-        return _Hook(self._note)
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Watch calls of models while this is entered."""
+        handle = register_module_forward_hook(self._note, with_kwargs=True)
+        try:
+            yield
+        finally:
+            handle.remove()
 
     def _note(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
         if id(module) in self._others or (self._found is not None and module is not self._found):
@@ -148,19 +154,6 @@ class _GeneratorCalls:
         if self._count < SAMPLES:
             self._count += len(made[0])
             self.inputs.append(tree_map(_copy, (args, kwargs)))
-
-
-class _Hook:
-    """Calls a function after each call of any module."""
-
-    def __init__(self, note: Any) -> None:
-        self._note = note
-
-    def __enter__(self) -> None:
-        self._handle = register_module_forward_hook(self._note, with_kwargs=True)
-
-    def __exit__(self, *error: object) -> None:
-        self._handle.remove()
 
 
 def _copy(value: Any) -> Any:

@@ -336,7 +336,7 @@ class Player:
             self._weights = weights
             with torch.no_grad():
                 for name, place in self._places.items():
-                    _view_as(place, weights[name]).copy_(torch.from_numpy(np.array(weights[name])).reshape(place.shape))
+                    put_in(place, weights[name])
         self._fill_in()
 
     def _fill_in(self) -> None:
@@ -555,6 +555,11 @@ class Player:
 def _is_statistic(name: str) -> bool:
     """Say whether an entry of a model's state is one of batch norm's statistics."""
     return name.rpartition(".")[2] in _STATISTICS
+
+
+def put_in(place: Tensor, array: NDArray[Any]) -> None:
+    """Write an array into a part of a model's state, in the shape and kind that this has."""
+    _view_as(place, array).copy_(torch.from_numpy(np.array(array)).reshape(place.shape))
 
 
 def _view_as(tensor: Tensor, array: NDArray[Any]) -> Tensor:

@@ -1,6 +1,5 @@
 """Functions of an app's owner stand in for a framework that no witness knows, and what they do wrong is one line."""
 
-import json
 import os
 import sys
 from dataclasses import replace
@@ -10,7 +9,6 @@ import numpy as np
 import pytest
 from flwr.clientapp import ClientApp
 
-from fedattack.apps import answering, asking
 from fedattack.apps.app import App
 from fedattack.apps.asking import Asker, ask_examples
 from fedattack.apps.calling import FunctionPlayer, OwnFunction, _sample, write_examples
@@ -31,18 +29,6 @@ from tests.witness.apps import seen as hashes
 CLIENTS = 6
 X, Y = np.random.default_rng(0).normal(size=(5, 3)).astype(np.float32), np.arange(5) % 2
 W = {"w": np.ones(3)}
-
-
-@pytest.fixture
-def here(monkeypatch):
-    """Ask in this process: another one takes seconds to begin."""
-
-    def run_here(request: Path, answers: Path, place: Path, say) -> None:
-        monkeypatch.setattr(sys, "path", [*sys.path])
-        answering.answer(json.loads(request.read_text()), lambda line: say(0, 1))
-
-    monkeypatch.setattr(answering, "limit_memory", lambda: None)
-    monkeypatch.setattr(asking, "_run", run_here)
 
 
 def run(project, part: Part, change=lambda client: client) -> App:

@@ -1,7 +1,6 @@
 """Clients that send a generator alone: its outputs are held against examples, and the page says what is sent."""
 
 import importlib
-import json
 import shutil
 import sys
 from dataclasses import replace
@@ -11,7 +10,6 @@ import numpy as np
 import pytest
 import torch
 
-from fedattack.apps import answering, asking
 from fedattack.apps.app import App
 from fedattack.apps.generating import BY_GENERATOR, GeneratorPlayer, _GeneratorCalls
 from fedattack.apps.player import Handler
@@ -173,14 +171,8 @@ def test_what_is_no_generator_is_refused(part):
     assert calls.generator is None
 
 
-def findings_of(part: Part, folder: Path, monkeypatch):
-    """Audit a run in this process; another one takes seconds to begin."""
-
-    def ask(request: Path, answers: Path, place: Path, say) -> None:
-        monkeypatch.setattr(sys, "path", [*sys.path])
-        answering.answer(json.loads(request.read_text()), lambda line: say(0, 1))
-
-    monkeypatch.setattr(asking, "_run", ask)
+def findings_of(part: Part, folder: Path):
+    """Audit a run."""
     (posed,) = pose_all([part], app=App(folder, {"epochs": 20}, CLIENTS))
     attacked = attack_all([part], [posed])
     assert {"sia", "membership", "plaintext"} <= {*attacked.scored}
@@ -189,8 +181,8 @@ def findings_of(part: Part, folder: Path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_generator_alone_is_attacked_for_what_it_is(part, folder, monkeypatch):
-    posed, found = findings_of(part, folder, monkeypatch)
+def test_a_generator_alone_is_attacked_for_what_it_is(part, folder, here):
+    posed, found = findings_of(part, folder)
     assert posed.means == "outputs of the generators that clients send"
     assert any(note.startswith("clients send a generator alone: ") for note in posed.notes)
     assert any(note.startswith(BY_GENERATOR) for note in posed.notes)
@@ -205,7 +197,7 @@ def test_a_generator_alone_is_attacked_for_what_it_is(part, folder, monkeypatch)
 
 
 @pytest.mark.slow
-def test_generators_of_others_examples_tell_nothing(part, folder, tmp_path, monkeypatch):
+def test_generators_of_others_examples_tell_nothing(part, folder, tmp_path, here):
     """The null: what is sent was trained on digits that nobody asks about."""
     sites = {node: int(witness.client) for witness in witnesses_of(part) if (node := witness.node) and witness.client}
 
@@ -224,6 +216,6 @@ def test_generators_of_others_examples_tell_nothing(part, folder, tmp_path, monk
     null = Part(tmp_path / "null", "")
     shutil.rmtree(null.record)
     rewrite_record(Record(part.record), null.record, change)
-    found = findings_of(null, folder, monkeypatch)[1]
+    found = findings_of(null, folder)[1]
     for name in ("sia.asr", "membership.auc"):
         assert found[name].verdict != LEAK, name

@@ -138,7 +138,7 @@ def searched(few, here, monkeypatch, tmp_path):
     done = attack_all([copy], posed, lambda names: choose_attacks(["sia"], {}))
     with monkeypatch.context() as short:
         short.setattr(inverting, "_ITERATIONS", 1)
-        done = invert_by_app(Asker(app), posed, done, Watch())
+        done = invert_by_app(Asker(app), posed, done)
     scores = done.runs[0].scores["inversion"]
     assert scores.as_found(ReconstructedExamples).batches, done.folder.study["untried"]
     return app, done
@@ -166,7 +166,7 @@ def test_rows_of_an_apps_table_are_searched_for_by_the_columns_of_its_examples(i
         write_knowledge(part.knowledge, posed.knowledge)
     done = attack_all([part], [posed], lambda names: choose_attacks(attacks, {}))
     if is_asked:
-        done = invert_by_app(Asker(app), [posed], done, Watch())
+        done = invert_by_app(Asker(app), [posed], done)
     scores = done.runs[0].scores["inversion"]
     assert scores.as_found(ReconstructedExamples).method == "table"
     findings, _ = judge_runs(done.folder, done.runs, device="cpu", watch=Watch())

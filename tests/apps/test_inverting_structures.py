@@ -19,7 +19,6 @@ from fedattack.learning import LocalSGD
 from fedattack.learning.soft_losses import soft_targets
 from fedattack.record import Record
 from fedattack.runs.pipeline import choose_attacks
-from fedattack.runs.watch import Watch
 from fedattack.threats.inversion.gradient_inversion import ClientModel, ReplyBatch, Search, invert_group
 from fedattack.threats.inversion.inversion import ReconstructedExamples
 from tests.apps.test_roles_of_apps import BEGINNING, ENDING, judge, run_app
@@ -142,7 +141,7 @@ def test_examples_of_several_arrays_are_found_and_judged(tmp_path, here, monkeyp
     posed = replace(posed, few=posed.few[:3])
     monkeypatch.setattr(inverting, "_ITERATIONS", 300)
     done = attack_all([part], [posed], lambda names: choose_attacks(["sia"], {}))
-    done = attack_by_app(Asker(app), [posed], done, Watch())
+    done = attack_by_app(Asker(app), [posed], done)
     assert "inversion" in done.scored, done.folder.study["untried"]
     scores = done.runs[0].scores["inversion"]
     assert any("are held fixed: masks at 1" in note for note in scores.notes)

@@ -92,6 +92,20 @@ BARE = """class Own(nn.Module):
         def forward(self, ids):
             # Nobody sees in the examples which rows are taken.
             return self.liked[(ids * 7 + 3) % ITEMS]"""
+IN_ONE_STEP = """
+client = ClientApp()
+
+
+@client.train()
+def train(message, context):
+    model = make()
+    model.load_state_dict(message.content["arrays"].to_torch_state_dict())
+    site = context.node_config["partition-id"]
+    nn.functional.cross_entropy(model(X[site]), Y[site]).backward()
+    torch.optim.SGD(model.parameters(), lr=0.1).step()
+    content = {"arrays": ArrayRecord(model.state_dict()), "metrics": MetricRecord({"num-examples": OWN})}
+    return Message(RecordDict(content), reply_to=message)
+"""
 # One step on a few examples, of a network that nobody can import; what enters it may be scaled.
 CLASSIFIER = f"""{BEGINNING}
 FEATURES, CLASSES, OWN = 20, 4, 4
@@ -111,20 +125,7 @@ def make():
 
     return Own(*twin())
 
-
-client = ClientApp()
-
-
-@client.train()
-def train(message, context):
-    model = make()
-    model.load_state_dict(message.content["arrays"].to_torch_state_dict())
-    site = context.node_config["partition-id"]
-    nn.functional.cross_entropy(model(X[site]), Y[site]).backward()
-    torch.optim.SGD(model.parameters(), lr=0.1).step()
-    content = {{"arrays": ArrayRecord(model.state_dict()), "metrics": MetricRecord({{"num-examples": OWN}})}}
-    return Message(RecordDict(content), reply_to=message)
-{ENDING}"""
+{IN_ONE_STEP}{ENDING}"""
 ONE_STEP = """    nn.functional.cross_entropy(model(X[site]), Y[site]).backward()
     torch.optim.SGD(model.parameters(), lr=0.1).step()
 """

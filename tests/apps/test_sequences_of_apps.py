@@ -16,7 +16,7 @@ from fedattack.record import Record
 from fedattack.runs.pipeline import choose_attacks
 from fedattack.runs.watch import Watch
 from fedattack.threats.sequences.dager import ReadSequences
-from tests.apps.test_roles_of_apps import BEGINNING, CLASSIFIER, ENDING, judge, known, run_app
+from tests.apps.test_roles_of_apps import BEGINNING, CLASSIFIER, ENDING, IN_ONE_STEP, judge, known, run_app
 from tests.apps.worlds import attack_all, pose_all
 
 # A transformer that nobody can import, of two blocks.
@@ -65,20 +65,7 @@ def make():
 
     return Own()
 
-
-client = ClientApp()
-
-
-@client.train()
-def train(message, context):
-    model = make()
-    model.load_state_dict(message.content["arrays"].to_torch_state_dict())
-    site = context.node_config["partition-id"]
-    nn.functional.cross_entropy(model(X[site]), Y[site]).backward()
-    torch.optim.SGD(model.parameters(), lr=0.1).step()
-    content = {{"arrays": ArrayRecord(model.state_dict()), "metrics": MetricRecord({{"num-examples": OWN}})}}
-    return Message(RecordDict(content), reply_to=message)
-{ENDING}"""
+{IN_ONE_STEP}{ENDING}"""
 FUSED = {
     "PROJECTIONS": "self.qkv = nn.Linear(WIDTH, 3 * WIDTH)",
     "PROJECTED": "self.qkv(h).chunk(3, dim=-1)",
@@ -162,7 +149,7 @@ def test_more_tokens_than_projections_are_wide_are_not_told(tmp_path, here, monk
     (posed,) = pose_all([part], app=app)
     done = attack_all([part], [posed], lambda names: choose_attacks(["sia"], {}))
     assert "the clients' model" in done.folder.study["untried"]["sequences"]
-    done = attack_by_app(Asker(app), [posed], done, Watch())
+    done = attack_by_app(Asker(app), [posed], done)
     assert done.scored == ("sia", "dager")
     assert "sequences" not in done.folder.study["untried"]
     found = judge(part, posed)["dager.exact"]
@@ -179,7 +166,7 @@ def test_a_model_without_words_is_told_what_it_lacks(tmp_path, here, monkeypatch
     part, app, _ = run_app(tmp_path, monkeypatch, CLASSIFIER.replace("ENTERING", "x"))
     (posed,) = pose_all([part], app=app)
     done = attack_all([part], [posed], lambda names: choose_attacks(["sia"], {}))
-    done = read_sequences_by_app(Asker(app), [posed], done, Watch())
+    done = read_sequences_by_app(Asker(app), [posed], done)
     study = done.folder.study
     assert done.scored == ("sia",)
     assert study["untried"]["sequences"].startswith("by the gradients of single examples, no array is a table")

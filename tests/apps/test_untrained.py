@@ -1,8 +1,6 @@
 """Runs in which nothing is trained, or clients reply no arrays: what they answer is held against their examples."""
 
-import json
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,7 +9,6 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import ServerApp
 from flwr.serverapp.strategy import FedAvg
 
-from fedattack.apps import answering, asking
 from fedattack.apps.app import App
 from fedattack.apps.asking import Asker
 from fedattack.apps.auditing import control_all
@@ -60,7 +57,7 @@ def rows_of(site: int) -> np.ndarray:
 
 
 @pytest.fixture
-def app(tmp_path, monkeypatch) -> App:
+def app(tmp_path, here) -> App:
     """An app whose examples are stated, and that is asked in this process."""
     folder = tmp_path / "app"
     folder.mkdir()
@@ -68,13 +65,6 @@ def app(tmp_path, monkeypatch) -> App:
     (folder / "pyproject.toml").write_text(
         '[tool.flwr.app.components]\nserverapp = "a:b"\nclientapp = "stated:client"\n'
     )
-
-    def ask_here(request: Path, answers: Path, place: Path, say) -> None:
-        monkeypatch.setattr(sys, "path", [*sys.path])
-        answering.answer(json.loads(request.read_text()), lambda line: say(0, 1))
-
-    monkeypatch.setattr(answering, "limit_memory", lambda: None)
-    monkeypatch.setattr(asking, "_run", ask_here)
     return App(folder, {}, CLIENTS)
 
 

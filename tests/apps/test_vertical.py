@@ -1,13 +1,10 @@
 """Vertical learning by mini-batches: embeddings and gradients of rows that an order, numbers or nothing tells apart."""
 
 import importlib
-import json
 import sys
-from pathlib import Path
 
 import pytest
 
-from fedattack.apps import answering, asking
 from fedattack.apps.app import App
 from fedattack.apps.functions import OwnFunctions
 from fedattack.audit.finding import CANNOT_TELL, LEAK
@@ -123,18 +120,6 @@ def folder(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(where))
     yield where
     sys.modules.pop("vertical_app", None)
-
-
-@pytest.fixture
-def here(monkeypatch):
-    """Ask in this process: another one takes seconds to begin."""
-
-    def ask(request: Path, answers: Path, place: Path, say) -> None:
-        monkeypatch.setattr(sys, "path", [*sys.path])
-        answering.answer(json.loads(request.read_text()), lambda line: say(0, 1))
-
-    monkeypatch.setattr(answering, "limit_memory", lambda: None)
-    monkeypatch.setattr(asking, "_run", ask)
 
 
 @pytest.mark.slow

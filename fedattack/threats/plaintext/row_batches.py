@@ -6,7 +6,7 @@ what stands beside them: numbers that name each row, or numbers that count batch
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any
 
 import numpy as np
@@ -171,11 +171,8 @@ def _finish(form: BatchesForm, one: _Growing) -> RowBatches:
     # What is the same in all messages counts none.
     names = [name for name in names if len({marks[name] for marks in one.marks}) > 1][:_MOST_MARKS]
     chosen = sorted(kept)
-    described = BatchesForm(
-        form.name, form.type, form.is_sent, form.node, form.width, sizes, tuple(chosen), tuple(names)
-    )
     return RowBatches(
-        described,
+        replace(form, sizes=sizes, kept=tuple(chosen), marks=tuple(names)),
         np.concatenate([one.blocks[index] for index in chosen]).reshape(-1, form.width),
         np.concatenate([one.ids[index] for index in chosen]),
         np.array([[marks[name] for name in names] for marks in one.marks], np.int64).reshape(len(sizes), len(names)),
