@@ -11,6 +11,7 @@ of the program.
 
 import hashlib
 import json
+import math
 import os
 import random
 import shutil
@@ -487,6 +488,7 @@ def attempt(place: Place, words: list[str], here: Path) -> dict[str, Any]:
     from rich.console import Console
 
     from fedattack import cli
+    from fedattack.attacks import _fan_out
     from fedattack.grids.tradeoff import cost as measuring
     from fedattack.runs import simulating
     from fedattack.runs.runtimes import RUNTIMES
@@ -495,6 +497,8 @@ def attempt(place: Place, words: list[str], here: Path) -> dict[str, Any]:
     simulating.prepare = lambda configs: None
     # Where a folder's costs are gone, a trade-off measures them anew: a process that takes nothing from the folder.
     measuring.run_module = _no_process  # type: ignore[assignment]
+    # On a slow machine an attack would start workers, whose results reach it as pickles that are its own.
+    _fan_out.WORTH_WORKERS = math.inf
     sys.path.append(str(place.modules))
     os.chdir(here)
     sys.argv = ["fedattack", *words]
