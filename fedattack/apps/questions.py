@@ -47,7 +47,10 @@ NO_COLUMN = "none"
 _MOST_UNNAMED = 500
 # Of a column that nobody named so many examples are asked for, of a table of so many columns at most. Of its values
 # none may be that of a larger share of the examples.
-_MOST_COLUMNS, _MOST_ALIKE = 50, 0.9
+_MOST_COLUMNS, _MOST_ALIKE = 1_000, 0.9
+
+# What is added to the variance of each standardised column, so that columns which follow from others do no harm.
+_RIDGE = 1e-6
 
 _MOST_SAMPLED = 1000
 _FEWEST_CLIENTS = 6
@@ -344,11 +347,12 @@ def choose_column(holding: "Holding") -> OneHotColumn | None:
     if holding.kind == "i":
         labels = (labels[:, None] == np.unique(labels)).astype(np.float64)
     told: dict[bool, dict[tuple[int, ...], float]] = {True: {}, False: {}}
+    find_told = _explain_columns(x, labels)
     for inputs in coding.columns:
         _, counts = np.unique(x[:, inputs], axis=0, return_counts=True)
         is_number = len(inputs) == 1 and len(counts) > MOST_VALUES
         if len(counts) > 1 and (is_number or len(counts) <= MOST_VALUES) and counts.max() <= _MOST_ALIKE * len(x):
-            told[is_number][inputs] = _find_told(np.delete(x, inputs, axis=1), labels, x[:, inputs])
+            told[is_number][inputs] = find_told(inputs)
     among = told[False] or told[True]
     if not among:
         return None
@@ -357,13 +361,26 @@ def choose_column(holding: "Holding") -> OneHotColumn | None:
     return replace(column, is_chosen=True)
 
 
-def _find_told(others: NDArray[Any], labels: NDArray[Any], wanted: NDArray[Any]) -> float:
-    """Return which share of the variance of columns (n, d) linear functions of other columns and the labels explain."""
-    known = np.column_stack([others, labels, np.ones(len(others))])
-    known = known / np.maximum(np.abs(known).max(axis=0), 1e-300)
-    solution, *_ = np.linalg.lstsq(known, wanted, rcond=None)
-    left = np.square(wanted - known @ solution).sum()
-    return 1 - float(left / np.square(wanted - wanted.mean(axis=0)).sum())
+def _explain_columns(x: NDArray[np.float64], labels: NDArray[Any]) -> Callable[[Sequence[int]], float]:
+    """Return what says which share of the variance of some inputs linear functions of all else explain.
+
+    All else are the other inputs (n, d) and the labels, (n,) or (n, classes).
+    """
+    known = np.column_stack([x, labels])
+    known = known - known.mean(axis=0)
+    deviations = known.std(axis=0)
+    known = known / np.where(deviations > 0, deviations, 1)
+    covariance = known.T @ known / len(known)
+    # Columns that follow from each other leave no inverse without a small addition.
+    precision = np.linalg.inv(covariance + _RIDGE * np.eye(len(covariance)))
+
+    def find_told(inputs: Sequence[int]) -> float:
+        own = np.ix_(inputs, inputs)
+        # The inverse of a block of the precision is the block's covariance given all else.
+        left = np.linalg.inv(precision[own]).diagonal() * np.square(deviations[list(inputs)])
+        return 1 - float(left.sum() / np.square(deviations[list(inputs)]).sum())
+
+    return find_told
 
 
 def _read_values(

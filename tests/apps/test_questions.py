@@ -10,7 +10,15 @@ from sklearn.datasets import load_diabetes
 
 from fedattack.apps.auditing import list_trusted
 from fedattack.apps.holding import Client, Holding
-from fedattack.apps.questions import OneHotColumn, Questions, Scene, choose_column, pose_further, read_groups
+from fedattack.apps.questions import (
+    OneHotColumn,
+    Questions,
+    Scene,
+    _explain_columns,
+    choose_column,
+    pose_further,
+    read_groups,
+)
 from fedattack.apps.witnessing import witness_of
 from fedattack.attacks import read_knowledge
 from fedattack.audit.truth import read_truth
@@ -233,11 +241,32 @@ def test_of_few_values_the_column_is_asked_for_that_the_others_tell_least():
     assert choose_column(holding_of(x[:, 5:7], x[:, 6].astype(np.int64))).first == 0
 
 
+def test_what_else_explains_of_a_column_is_what_least_squares_explain():
+    x, y = mixed_table()
+    explain = _explain_columns(x, y)
+    for inputs in [(0,), (2,), (5,), (6,), (8, 9, 10)]:
+        wanted = x[:, inputs]
+        others = np.column_stack([np.delete(x, inputs, axis=1), y, np.ones(len(x))])
+        left = wanted - others @ np.linalg.lstsq(others, wanted, rcond=None)[0]
+        explained = 1 - np.square(left).sum() / np.square(wanted - wanted.mean(axis=0)).sum()
+        assert explain(inputs) == pytest.approx(explained, abs=1e-4)
+
+
+def test_a_column_of_a_wide_table_is_chosen():
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(200, 120))
+    # Each column but one is near the next one.
+    x[:, :-1] += 4 * x[:, 1:]
+    assert (
+        choose_column(holding_of(np.column_stack([x, x, x[:, :1] + rng.normal(size=(200, 1))]), x[:, 0])).first == 240
+    )
+
+
 def test_no_column_is_chosen_of_what_is_no_table():
     rng = np.random.default_rng(0)
     y = np.arange(30) % 2
     assert choose_column(holding_of(rng.normal(size=(30, 1, 4, 4)), y)) is None
-    assert choose_column(holding_of(rng.normal(size=(30, 64)), y)) is None
+    assert choose_column(holding_of(rng.normal(size=(30, 1_001)), y)) is None
     assert choose_column(holding_of(np.ones((30, 3)), y)) is None
     assert choose_column(holding_of(np.ones((0, 3)), y[:0])) is None
 
