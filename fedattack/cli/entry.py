@@ -1,5 +1,7 @@
 """The command line: all commands, and one line for whatever goes wrong."""
 
+import atexit
+import gc
 import io
 import sys
 from collections.abc import Callable
@@ -175,6 +177,8 @@ def _write_any_text() -> None:
 def main() -> None:
     """Run the command line: one line and exit code 2 on bad input, 3 on a crossed gate, 4 if something is left out."""
     _write_any_text()
+    # Collections at the end would take a second: what is left goes with the process.
+    atexit.register(gc.freeze)
     try:
         # standalone_mode=False: click raises, and this function says what and ends.
         code = app(prog_name="fedattack", standalone_mode=False)

@@ -33,6 +33,26 @@ def test_who_collects_nothing_stays_so():
         gc.enable()
 
 
+def test_only_a_full_collection_looks_at_what_was_imported():
+    with importing():
+        kept = [[] for _ in range(10_000)]
+    assert gc.get_freeze_count() == 0
+    young = {id(known) for generation in (0, 1) for known in gc.get_objects(generation)}
+    assert not young & set(map(id, kept))
+    assert set(map(id, kept)) <= set(map(id, gc.get_objects(2)))
+
+
+def test_frozen_objects_stay_frozen():
+    gc.freeze()
+    try:
+        count = gc.get_freeze_count()
+        with importing():
+            pass
+        assert gc.get_freeze_count() == count > 0
+    finally:
+        gc.unfreeze()
+
+
 def test_modules_are_imported_beside_other_work():
     imported = threading.Event()
     with importing_beside(imported.set):

@@ -64,6 +64,21 @@ def test_a_shell_completes_words_without_anything_heavy(line, word):
     assert imported == ""
 
 
+ENDED = """
+import atexit, gc, sys
+from fedattack.cli import main
+sys.argv = ["fedattack", "--version"]
+atexit.register(lambda: print("frozen:", gc.get_freeze_count()))
+main()
+"""
+
+
+def test_nothing_is_collected_when_a_command_ends():
+    # What is registered first is called last.
+    done = subprocess.run([sys.executable, "-c", ENDED], capture_output=True, text=True, check=True)
+    assert int(done.stdout.rpartition("frozen:")[2]) > 0
+
+
 STARTED = """
 import sys
 from contextlib import nullcontext
