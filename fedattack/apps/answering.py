@@ -571,15 +571,21 @@ class Interview:
             return self._fitted
         form = form_of(weights)
         if form not in self._players and self._functions:
-            losses, update = OwnFunction.load("--losses", self._functions["--losses"]), None
-            if "--update" in self._functions:
-                update = OwnFunction.load("--update", self._functions["--update"])
+            losses, update = self._own_functions
             self._players[form] = FunctionPlayer(losses, update, self._x, self._y)
         elif form not in self._players:
             self._begin_with_first(form)
             if form not in self._players:
                 self._players[form] = self._make_player(weights, node)
         return self._players[form]
+
+    @cached_property
+    def _own_functions(self) -> tuple[OwnFunction, OwnFunction | None]:
+        """What gives losses, and what updates, if anything does: models of all forms share the time of each."""
+        update = None
+        if "--update" in self._functions:
+            update = OwnFunction.load("--update", self._functions["--update"])
+        return OwnFunction.load("--losses", self._functions["--losses"]), update
 
     def _make_player(self, weights: Arrays, node: str) -> WeightsPlayer:
         """Return what plays weights of a new form by a client's own training."""

@@ -172,7 +172,7 @@ def test_what_is_no_generator_is_refused(part):
     calls = _GeneratorCalls({"0.weight": np.ones((16, 4), np.float32)}, 64)
     with calls.watching():
         handler_of(part, 1)(dict(reply.received))
-    assert calls.generator is None
+    assert calls.model is None
 
 
 def findings_of(part: Part, folder: Path):
