@@ -27,6 +27,7 @@ from flwr.supercore.object_ref import load_app
 from numpy.typing import NDArray
 
 from fedattack.apps.calling import FunctionPlayer, OwnFunction, limit_memory, write_examples
+from fedattack.apps.discriminating import DiscriminatorPlayer
 from fedattack.apps.generating import GeneratorPlayer
 from fedattack.apps.player import UPDATES_MEMORY, Along, Form, Handler, Player, WeightsPlayer, form_of
 from fedattack.apps.predicting import PredictingClient
@@ -59,6 +60,7 @@ from fedattack.learning.stated import LocalSGD
 from fedattack.record import Exchange, Observation, Record, Round, rewrite_record
 from fedattack.record.format import Arrays
 from fedattack.record.views import ChangedEntries, FlatVector
+from fedattack.witness.seen import DISCRIMINATOR, GENERATOR
 
 PROGRESS = "fedattack asked "
 """How a line of the output begins that says how many replies were asked about."""
@@ -569,9 +571,7 @@ class Interview:
             return self._fitted
         form = form_of(weights)
         if form not in self._players and self._functions:
-            losses, update = OwnFunction.load("--losses", self._functions["--losses"]), None
-            if "--update" in self._functions:
-                update = OwnFunction.load("--update", self._functions["--update"])
+            losses, update = self._own_functions
             self._players[form] = FunctionPlayer(losses, update, self._x, self._y)
         elif form not in self._players:
             self._begin_with_first(form)
@@ -579,9 +579,18 @@ class Interview:
                 self._players[form] = self._make_player(weights, node)
         return self._players[form]
 
+    @cached_property
+    def _own_functions(self) -> tuple[OwnFunction, OwnFunction | None]:
+        """What gives losses, and what updates, if anything does: models of all forms share the time of each."""
+        update = None
+        if "--update" in self._functions:
+            update = OwnFunction.load("--update", self._functions["--update"])
+        return OwnFunction.load("--losses", self._functions["--losses"]), update
+
     def _make_player(self, weights: Arrays, node: str) -> WeightsPlayer:
         """Return what plays weights of a new form by a client's own training."""
-        make: type[Player | GeneratorPlayer] = GeneratorPlayer if self._request["generators"] else Player
+        adversaries = {GENERATOR: GeneratorPlayer, DISCRIMINATOR: DiscriminatorPlayer}
+        make: Callable[..., WeightsPlayer] = adversaries.get(self._request["adversary"], Player)
         return make(self._handler(node), weights, self._x, self._y)
 
     def _begin_with_first(self, form: Form) -> None:

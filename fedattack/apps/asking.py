@@ -28,7 +28,7 @@ from fedattack.apps.functions import NO_FUNCTIONS, OwnFunctions, list_partitions
 from fedattack.apps.outside import read_app
 from fedattack.apps.place import copy_files
 from fedattack.apps.player import ENDED_BY_ALARM, LONGEST
-from fedattack.apps.reading import sends_generators
+from fedattack.apps.reading import find_adversary
 from fedattack.attacks import ATTACKS, Scores
 from fedattack.attacks.answers import (
     Answers,
@@ -328,7 +328,7 @@ class Asker:
                 "together": list(together),
                 "planted": str(out and Path(out).resolve()),
                 "functions": functions,
-                "generators": sends_generators(inquiry.witnesses),
+                "adversary": find_adversary(inquiry.witnesses),
                 "partitions": [],
                 "few": list(few),
                 "inverted": str(inverted),

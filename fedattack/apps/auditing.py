@@ -32,7 +32,7 @@ from fedattack.apps.holding import hold, list_witness_notes
 from fedattack.apps.order import Order
 from fedattack.apps.posing import Posed, pose
 from fedattack.apps.questions import NOTHING_BESIDES, Questions
-from fedattack.apps.reading import read_sends, sends_generators
+from fedattack.apps.reading import find_adversary, read_sends
 from fedattack.apps.running import run_app
 from fedattack.apps.witnessing import check_readable, has_arrays_of_queries, list_code, witness_of, witnesses_of
 from fedattack.attacks import ATTACKS, Attack, Scores
@@ -375,8 +375,8 @@ def invert_by_app(asker: Asker, posed: Sequence[Posed], attacked: Attacked) -> A
     # As of other apps: clients of few examples, in one run.
     if not few or len(posed) > 1:
         return attacked
-    # What a generator takes is no example, so that its step cannot be searched through.
-    if sends_generators(witnesses_of(attacked.runs[0].part)):
+    # A generator takes no example, and the step of a discriminator takes more: there is no step to search through.
+    if find_adversary(witnesses_of(attacked.runs[0].part)):
         return attacked
 
     def search(run: Run, inquiry: Inquiry) -> Scores:

@@ -8,14 +8,14 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedattack.apps.player import Along, UpdatesPlayer, limit_time, seed_all
+from fedattack.apps.player import LONGEST, Along, UpdatesPlayer, limit_time, read_longest, seed_all
 from fedattack.base.errors import DataError, short
 from fedattack.learning.importing import import_callable, one_line
 from fedattack.record.format import Arrays
@@ -25,6 +25,9 @@ from fedattack.witness.sample import Examples, Label, hash_rows
 
 MEMORY = 8 * 2**30
 """Bytes that the owner's functions may take beside what the process holds before; half of what is free, if less."""
+
+TOGETHER = 4
+"""All calls of a function in one process may take so many times as long as a single call may."""
 
 # Seconds that updates of single targets may take, at one model.
 _ALONE_SECONDS = 60
@@ -36,6 +39,13 @@ Stated = tuple[NDArray[Any], Sequence[Label]]
 """Examples (n, …) and their labels."""
 
 
+@dataclass
+class _Taken:
+    """How many seconds calls have taken."""
+
+    seconds: float = 0.0
+
+
 @dataclass(frozen=True)
 class OwnFunction:
     """A function of the owner's, and the option that names it."""
@@ -43,6 +53,7 @@ class OwnFunction:
     option: str
     spec: str
     function: Callable[..., Any]
+    _taken: _Taken = field(default_factory=_Taken, compare=False)
 
     @classmethod
     def load(cls, option: str, spec: str) -> "OwnFunction":
@@ -58,10 +69,11 @@ class OwnFunction:
         Raises
         ------
         DataError
-            If it raises, or ends its process.
+            If it raises, ends its process, or took too long in all of its calls before.
         """
+        self._require_time()
         seed_all(seed)
-        process = os.getpid()
+        process, started = os.getpid(), time.monotonic()
         try:
             with limit_time(str(self)):
                 return self.function(*arguments)
@@ -73,6 +85,15 @@ class OwnFunction:
             # A copy of this process that the function made and left behind has nothing to answer.
             if os.getpid() != process:
                 os._exit(0)
+            self._taken.seconds += time.monotonic() - started
+
+    def _require_time(self) -> None:
+        most = TOGETHER * read_longest()
+        if self._taken.seconds >= most:
+            raise DataError(
+                f"{self} took {self._taken.seconds:,.0f} s in all, and {most:,.0f} s is the most for all of its calls: "
+                f"it was not called again; if it takes longer, set {LONGEST} to more than {read_longest():g}"
+            )
 
 
 def limit_memory() -> None:

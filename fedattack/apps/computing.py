@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedattack.apps.asking import BY_ESTIMATOR, NOTHING_KNOWN, Asker, Inquiry
+from fedattack.apps.discriminating import BY_DISCRIMINATOR
 from fedattack.apps.generating import BY_GENERATOR
 from fedattack.apps.holding import Holding, find_unasked
 from fedattack.apps.questions import Questions
@@ -45,12 +46,13 @@ _REMEDIES = {
 """By the hint with which an error ends, the same as a noun."""
 
 # By which means losses are found.
-_BUILT, _OWN_STEP, _OWN_FUNCTIONS, _ESTIMATOR, _GENERATOR = (
+_BUILT, _OWN_STEP, _OWN_FUNCTIONS, _ESTIMATOR, _GENERATOR, _DISCRIMINATOR = (
     "a model that the attacker builds",
     "the clients' own app",
     "functions of the app's owner",
     "the app's own estimator of scikit-learn",
     "outputs of the generators that clients send",
+    "scores of the discriminators that clients send",
 )
 
 
@@ -191,6 +193,8 @@ def _name_means(asked: Questions, said: Sequence[str]) -> str:
         return _ESTIMATOR
     if any(note.startswith(BY_GENERATOR) for note in said):
         return _GENERATOR
+    if any(note.startswith(BY_DISCRIMINATOR) for note in said):
+        return _DISCRIMINATOR
     return _OWN_STEP
 
 

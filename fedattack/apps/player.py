@@ -139,10 +139,15 @@ def seed_all(seed: int) -> None:
     torch.manual_seed(seed)
 
 
+def read_longest() -> float:
+    """Return how many seconds one call of the app's code may take."""
+    return float(os.environ.get(LONGEST, _SECONDS))
+
+
 @contextmanager
 def limit_time(what: str) -> Iterator[None]:
     """End the process where ``what`` the app does takes too long: nothing else ends code that waits."""
-    seconds = float(os.environ.get(LONGEST, _SECONDS))
+    seconds = read_longest()
 
     def end() -> None:
         # The app may have left a line without an end.

@@ -14,7 +14,7 @@ from fedattack.record import Record
 from fedattack.record.views import ChangedEntries, FlatVector
 from fedattack.witness import SERVER, Witness
 from fedattack.witness.comparing import are_changing
-from fedattack.witness.seen import GENERATOR
+from fedattack.witness.seen import DISCRIMINATOR, GENERATOR
 from fedattack.witness.sent import (
     AS_DIFFERENCES,
     AS_WEIGHTS,
@@ -31,10 +31,16 @@ from fedattack.witness.sent import (
 
 _STEADY = 0.01
 
-_GENERATORS = (
-    "clients send a generator alone: the examples that are asked about are those that the model took that they keep, "
-    "such as a discriminator"
-)
+_ADVERSARIES = {
+    GENERATOR: (
+        "clients send a generator alone: the examples that are asked about are those that the model took that they "
+        "keep, such as a discriminator"
+    ),
+    DISCRIMINATOR: (
+        "clients send a discriminator that takes no labels: it is asked how it scores an example; a generator in the "
+        "same reply learned of examples through it, and is not asked"
+    ),
+}
 
 
 @dataclass(frozen=True)
@@ -102,8 +108,8 @@ def read_sends(witnesses: Sequence[Witness], record: Record | None = None) -> Re
         return Reading(Sends(sparse=sparse, flat=flat), rows, notes=tuple(said))
     if not tables:
         return Reading()
-    if sends_generators(witnesses):
-        return Reading(rows=rows, notes=(_GENERATORS,))
+    if adversary := find_adversary(witnesses):
+        return Reading(rows=rows, notes=(_ADVERSARIES[adversary],))
     reads = [_read_table(node, table) for node, table in tables.items()]
     alike = _find_most_alike(reads)
     # More than half must be alike, or it is not known what "the clients" send.
@@ -118,9 +124,14 @@ def read_sends(witnesses: Sequence[Witness], record: Record | None = None) -> Re
     return Reading(_state_known(alike, record), rows, notes=tuple(notes))
 
 
-def sends_generators(witnesses: Sequence[Witness]) -> bool:
-    """Say whether clients were seen to send a generator, and to keep the model that takes examples."""
-    return any(each.model is not None and each.model.why == GENERATOR for each in witnesses if each.node != SERVER)
+def find_adversary(witnesses: Sequence[Witness]) -> str:
+    """Return what clients were seen to send of two models that are trained against each other; empty for none.
+
+    That is :data:`fedattack.witness.seen.GENERATOR`, where they keep the model that takes examples, or
+    :data:`fedattack.witness.seen.DISCRIMINATOR`.
+    """
+    reasons = {each.model.why for each in witnesses if each.model is not None and each.node != SERVER}
+    return next((adversary for adversary in _ADVERSARIES if adversary in reasons), "")
 
 
 def _find_vector_of(

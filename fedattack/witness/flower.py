@@ -243,7 +243,13 @@ def _models(message: Message) -> list[list[Any]]:
 
 
 def _names(message: Message) -> list[list[str]]:
-    return [names for _, names in _records(message)]
+    """Return the names of arrays as a record has them: of several, each begins with its record's key."""
+    if not message.has_content():
+        return []
+    keys = [*message.content.array_records]
+    if len(keys) < 2:
+        return [names for _, names in _records(message)]
+    return [[f"{key}.{name}" for name in names] for key, (_, names) in zip(keys, _records(message), strict=True)]
 
 
 def _records(message: Message) -> Iterator[tuple[Any, list[str]]]:

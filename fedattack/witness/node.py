@@ -20,7 +20,15 @@ from fedattack.witness.arrays import Arrays, find_indices, same
 from fedattack.witness.comparing import find_outputs, kinds_of
 from fedattack.witness.private import join_rounds, private_keys
 from fedattack.witness.sample import Examples
-from fedattack.witness.seen import GENERATOR, ONLY_APP, AskedToTrain, Witness, WitnessedModel, WitnessedTraining
+from fedattack.witness.seen import (
+    DISCRIMINATOR,
+    GENERATOR,
+    ONLY_APP,
+    AskedToTrain,
+    Witness,
+    WitnessedModel,
+    WitnessedTraining,
+)
 from fedattack.witness.seen_model import SeenModel
 from fedattack.witness.sent import MOST_ARRAYS, OUTPUTS, SentArray, joined_kinds
 from fedattack.witness.store import read_memory, read_witness, witness_file, write_frozen, write_public, write_witness
@@ -343,9 +351,19 @@ def _add(known: Node, watch: CallWatch, call: Call, folder: Path) -> bool:
         watch.guard("what the client fitted", _note_fitted, call, trains_model)
     if generators:
         known.model = WitnessedModel(None, {}, trained[0].input_shape, 0, None, GENERATOR)
+    elif call.trains and trained and _scores_alone(watch, trained[0]):
+        known.model = WitnessedModel(None, {}, trained[0].input_shape, 0, None, DISCRIMINATOR)
     elif trained or known.model is None:
         _describe_model(known, watch, call, [*trained, *shared], folder)
     return news
+
+
+def _scores_alone(watch: CallWatch, model: SeenModel) -> bool:
+    """Say whether a model gives one number for an example without a label, beside what another model makes."""
+    if model.classes > 1 or not any(model in maker.makes_for for maker in watch.models.values()):
+        return False
+    # All that training says of its own examples is that they are examples.
+    return len({*model.batches.trained.labels.items.values()}) == 1
 
 
 def _is_received(watch: CallWatch, arrays: Arrays) -> bool:

@@ -27,6 +27,9 @@ ONLY_APP = "only the app can give losses"
 GENERATOR = f"clients send a generator alone, and keep the model that takes examples beside what it makes: {ONLY_APP}"
 """Why no model is known that gives losses, where clients send no model that takes an example."""
 
+DISCRIMINATOR = f"clients send a discriminator, which scores an example beside what a generator makes: {ONLY_APP}"
+"""Why no model is known that gives losses, where a model takes examples without labels, beside what another makes."""
+
 HASH = 16
 """Bytes of an example's hash."""
 

@@ -3,14 +3,18 @@
 import os
 import sys
 from dataclasses import replace
+from functools import partial
+from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from flwr.clientapp import ClientApp
 
+from fedattack.apps import calling
 from fedattack.apps.app import App
-from fedattack.apps.asking import Asker, ask_examples
+from fedattack.apps.asking import Asker, Inquiry, ask_examples
 from fedattack.apps.calling import FunctionPlayer, OwnFunction, _sample, write_examples
 from fedattack.apps.functions import OwnFunctions, list_partitions, put_examples
 from fedattack.apps.witnessing import witnesses_of
@@ -353,6 +357,52 @@ def test_a_partition_that_fails_leaves_the_others(tmp_path, monkeypatch):
     assert len(found["0"].trained) == 5
     assert not len(found["1"].trained)
     assert found["1"].notes == ("--examples m:f raised KeyError: 1",)
+
+
+@pytest.fixture
+def slowly(monkeypatch):
+    """Let each call take five seconds, of three for one and twelve for all, by a clock that nobody waits for."""
+    monkeypatch.setenv("FEDATTACK_ASKING_SECONDS", "3")
+    monkeypatch.setattr(calling, "time", SimpleNamespace(monotonic=partial(next, count(step=5))))
+
+
+MOST = "took 15 s in all, and 12 s is the most for all of its calls: it was not called again; if it takes longer, set F"
+
+
+def test_calls_of_a_function_take_so_long_in_all(slowly):
+    playing = player()
+    # Twice at first, which says whether it draws.
+    first, second = playing.losses(), playing.losses()
+    np.testing.assert_array_equal(first, second)
+    for _ in range(2):
+        with pytest.raises(DataError, match=f"^--losses m:l {MOST}"):
+            playing.losses()
+
+
+def test_partitions_that_there_is_no_time_for_leave_the_others(slowly, tmp_path, monkeypatch):
+    found = stated(lambda one, all_: (X + one, Y), tmp_path, range(4), 4, monkeypatch=monkeypatch)
+    assert [len(found[str(partition)].trained) for partition in range(4)] == [5, 5, 0, 0]
+    assert found["1"].notes == ()
+    (line,) = found["2"].notes
+    assert line.startswith(f"--examples m:f {MOST}")
+    # The same of all, so that the page says it once.
+    assert found["3"].notes == (line,)
+
+
+def test_replies_that_there_is_no_time_for_are_left_out_in_one_line(tmp_path, here, monkeypatch):
+    part = Part(tmp_path, "")
+    app = run(TWINS[0], part)
+    functions = functions_of("numpy_twin.task", "examples", "losses")
+    (posed,) = pose_all([part], app=app, functions=functions)
+    replies = len(posed.knowledge.answers.nodes)
+    monkeypatch.setenv("FEDATTACK_ASKING_SECONDS", "10")
+    # Eight calls: the first reply is asked about twice.
+    monkeypatch.setattr(calling, "time", SimpleNamespace(monotonic=partial(next, count(step=5))))
+    inquiry = Inquiry(part, witnesses_of(part), posed.knowledge.targets)
+    answers, notes = Asker(app, functions=functions).losses(inquiry)
+    assert len(answers.nodes) == 7
+    (line,) = [note for note in notes if "in all" in note]
+    assert line.startswith(f"{replies - 7} replies left out: --losses numpy_twin.task:own_losses took 40 s in all")
 
 
 def witness(node: str, client: str, *, asked=True, **facts) -> Witness:

@@ -11,10 +11,13 @@ import pytest
 import torch
 
 from fedattack.apps.app import App
+from fedattack.apps.asking import Asker
+from fedattack.apps.control import control
 from fedattack.apps.generating import BY_GENERATOR, GeneratorPlayer, _GeneratorCalls
 from fedattack.apps.player import Handler
 from fedattack.apps.witnessing import witnesses_of
-from fedattack.audit.finding import LEAK
+from fedattack.audit.control import TRAINED
+from fedattack.audit.finding import LEAK, NO_EVIDENCE
 from fedattack.base.errors import DataError
 from fedattack.record import Record, rewrite_record
 from fedattack.record.folder import Part
@@ -22,6 +25,7 @@ from fedattack.report import read_run
 from fedattack.runs.pipeline import judge_folder
 from fedattack.runs.watch import Watch
 from fedattack.witness.seen import GENERATOR
+from tests.apps.test_control import plant_what_others_hold
 from tests.apps.worlds import attack_all, pose_all, run_here
 
 CLIENTS = 6
@@ -168,7 +172,7 @@ def test_what_is_no_generator_is_refused(part):
     calls = _GeneratorCalls({"0.weight": np.ones((16, 4), np.float32)}, 64)
     with calls.watching():
         handler_of(part, 1)(dict(reply.received))
-    assert calls.generator is None
+    assert calls.model is None
 
 
 def findings_of(part: Part, folder: Path):
@@ -177,12 +181,12 @@ def findings_of(part: Part, folder: Path):
     attacked = attack_all([part], [posed])
     assert {"sia", "membership", "plaintext"} <= {*attacked.scored}
     findings, _ = judge_folder(part.folder, device="cpu", watch=Watch())
-    return posed, {finding.name: finding for finding in findings}
+    return posed, {finding.name: finding for finding in findings}, attacked
 
 
 @pytest.mark.slow
 def test_a_generator_alone_is_attacked_for_what_it_is(part, folder, here):
-    posed, found = findings_of(part, folder)
+    posed, found, _ = findings_of(part, folder)
     assert posed.means == "outputs of the generators that clients send"
     assert any(note.startswith("clients send a generator alone: ") for note in posed.notes)
     assert any(note.startswith(BY_GENERATOR) for note in posed.notes)
@@ -196,9 +200,9 @@ def test_a_generator_alone_is_attacked_for_what_it_is(part, folder, here):
     assert all(row["clients"] == CLIENTS for row in sent)
 
 
-@pytest.mark.slow
-def test_generators_of_others_examples_tell_nothing(part, folder, tmp_path, here):
-    """The null: what is sent was trained on digits that nobody asks about."""
+@pytest.fixture
+def null(part, tmp_path):
+    """A run in which what is sent was trained on digits that nobody asks about."""
     sites = {node: int(witness.client) for witness in witnesses_of(part) if (node := witness.node) and witness.client}
 
     def change(round_, exchange):
@@ -216,6 +220,28 @@ def test_generators_of_others_examples_tell_nothing(part, folder, tmp_path, here
     null = Part(tmp_path / "null", "")
     shutil.rmtree(null.record)
     rewrite_record(Record(part.record), null.record, change)
+    return null
+
+
+@pytest.mark.slow
+def test_generators_of_others_examples_tell_nothing(null, folder, here):
     found = findings_of(null, folder)[1]
     for name in ("sia.asr", "membership.auc"):
         assert found[name].verdict != LEAK, name
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("own", [True, False])
+def test_a_control_plants_in_generators_what_their_clients_hold(null, folder, here, monkeypatch, own):
+    """They are trained further on their own targets; or, as the control's null, on others'."""
+    _, found, attacked = findings_of(null, folder)
+    assert found["sia.asr"].verdict == NO_EVIDENCE
+    seconds = 100.0
+    if not own:
+        plant_what_others_hold(monkeypatch)
+        # What is not seen is tried more often, which takes longer.
+        seconds = 0.0
+    asker = Asker(App(folder, {"epochs": 20}, CLIENTS))
+    noted = control(asker, attacked.runs, [witnesses_of(null)], Watch(), [], seconds)["sia"]
+    assert (noted.kind, noted.is_seen, noted.of) == (TRAINED, own, 2 * CLIENTS)
+    assert noted.replies > 0

@@ -119,7 +119,8 @@ def find_passes(batches: RowBatches, total: int) -> Passes | None:
     if form.type == "train" and not form.is_sent:
         return None
     for starts in _list_starts(batches, total):
-        consecutive = [np.arange(starts[index], starts[index] + form.sizes[index]) for index in form.kept]
+        # Less than a batch may go on with the first rows at the end of a table.
+        consecutive = [(starts[index] + np.arange(form.sizes[index])) % total for index in form.kept]
         passes = _gather(np.concatenate(consecutive), batches)
         # Less than a batch may be dropped at the end of a table.
         found += spread_over([one for one in passes if len(one.rows) > total - max(form.sizes)])
@@ -168,8 +169,8 @@ def _gather(all_rows: Order, batches: RowBatches) -> list[RowPass]:
 def _list_starts(batches: RowBatches, total: int) -> Iterator[Order]:
     """Yield where the rows of each message may start, (messages,), if they are consecutive.
 
-    They follow the message before, from the first row on again where the table ends; or a number in the message says
-    where they start, or which batch it is.
+    They follow the message before. Where the table ends, its last rows are dropped or are a smaller batch, or the
+    batch goes on with the first rows. Or a number in the message says where its rows start, or which batch it is.
     """
     sizes = np.array(batches.form.sizes)
     # Of a larger one nothing shows that it is a mini-batch of this table.
@@ -182,11 +183,14 @@ def _list_starts(batches: RowBatches, total: int) -> Iterator[Order]:
             start = 0
         following.append(start)
         start = (start + size) % total
-    yield np.array(following)
+    orders = [np.array(following), (np.cumsum(sizes) - sizes) % total]
     for marks in batches.marks.T:
         for starts in (marks, (marks - marks.min()) * sizes.max()):
-            if (starts + sizes <= total).all() and not np.array_equal(starts, following):
-                yield starts
+            if (starts + sizes <= total).all():
+                orders.append(starts)
+    for index, starts in enumerate(orders):
+        if not any(np.array_equal(starts, before) for before in orders[:index]):
+            yield starts
 
 
 def spread_over(things: Sequence[T]) -> list[T]:
