@@ -5,7 +5,7 @@ the declaration is imported here. Attacks are imported when somebody looks for o
 """
 
 from collections.abc import Iterator, Mapping, MutableMapping
-from functools import cached_property
+from functools import cache, cached_property
 from typing import TYPE_CHECKING
 
 from fedattack.attacks.options import Options
@@ -61,13 +61,7 @@ class AttackRegistry(Mapping[str, "Attack"]):
     def _loaded(self) -> "dict[str, Attack]":
         loaded: dict[str, Attack] = {}
         for threat in THREATS.values():
-            try:
-                loaded |= _load_attacks(threat)
-            # Code of another package runs here: its fault leaves out its own attacks, and no others.
-            except Exception as cause:  # another package may fail in any way
-                if threat.built_in:
-                    raise
-                THREATS.left_out.update(dict.fromkeys(threat.attacks, f"{threat.package}: {cause}"))
+            loaded |= _load_attacks(threat)
         return dict(sorted(loaded.items()))
 
 
@@ -75,12 +69,21 @@ ATTACKS: Mapping[str, "Attack"] = AttackRegistry()
 """By name. The first look imports them all, and with them torch."""
 
 
+@cache
 def _load_attacks(threat: Threat) -> "dict[str, Attack]":
-    with importing():
-        attacks = {attack.options.name: attack() for attack in threat.load_attacks()}
-    # `fedattack list` shows what is declared, and imports no attack: the two must agree.
-    if {*attacks} != {*threat.attacks}:
-        raise ValueError(f"its attacks are {', '.join(attacks)}, and it declares {', '.join(threat.attacks)}")
+    """Import the attacks of a threat; those of another package are left out, with the reason, if they fail."""
+    try:
+        with importing():
+            attacks = {attack.options.name: attack() for attack in threat.load_attacks()}
+        # `fedattack list` shows what is declared, and imports no attack: the two must agree.
+        if {*attacks} != {*threat.attacks}:
+            raise ValueError(f"its attacks are {', '.join(attacks)}, and it declares {', '.join(threat.attacks)}")
+    # Code of another package runs here: its fault leaves out its own attacks, and no others.
+    except Exception as cause:  # another package may fail in any way
+        if threat.built_in:
+            raise
+        THREATS.left_out.update(dict.fromkeys(threat.attacks, f"{threat.package}: {cause}"))
+        return {}
     return attacks
 
 
@@ -99,8 +102,9 @@ def declarations() -> dict[str, type[Options]]:
     """
     declared: dict[str, type[Options]] = {}
     for threat in THREATS.values():
-        # Another package's attack must have been imported once, to be known to work.
-        declared |= {options.name: options for options in threat.options if threat.built_in or options.name in ATTACKS}
+        # Another package's attacks must have been imported once, to be known to work.
+        if threat.built_in or _load_attacks(threat):
+            declared |= {options.name: options for options in threat.options}
     return dict(sorted(declared.items()))
 
 

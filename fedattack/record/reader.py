@@ -108,7 +108,10 @@ class Observation:
                 f"{self._round.where}: an update is sent − received in fedavg; this is {self._round.protocol}"
             )
         if self.arrays is None or self.received is None:
-            raise RecordError(f"{self._round.where}, node {self.node}: no update, because {self.reason or self.status}")
+            why = self.reason or self.status
+            if self.status == "ok":
+                why = "the record does not keep its arrays, or what was sent to it"
+            raise RecordError(f"{self._round.where}, node {self.node}: no update, because {why}")
         roles = {parameter.name: parameter.role for parameter in self._round.parameters}
         update: dict[str, NDArray[np.float32]] = {}
         for name, before in self.received.items():

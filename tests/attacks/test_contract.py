@@ -1,7 +1,7 @@
 """What every attack promises, checked over the registry, and what every judge of one lists."""
 
 import hashlib
-import importlib
+import importlib.util
 import pickle
 import shutil
 import tracemalloc
@@ -26,18 +26,23 @@ from tests.attacks.listed import tables_of
 from tests.worlds.federation import write_run
 
 
-def contracts():
-    return [importlib.import_module(f"tests.threats.{name}.contract") for name in THREATS]
+def import_contracts():
+    """Import the module `contract` of each threat; a threat of another package may have one in its package."""
+    contracts = {}
+    for name, threat in THREATS.items():
+        module = f"tests.threats.{name}.contract" if threat.built_in else f"{threat.package}.contract"
+        if threat.built_in or importlib.util.find_spec(module):
+            contracts[name] = importlib.import_module(module)
+    return contracts
 
+
+CONTRACTS = import_contracts()
 
 # A folder in which each attack has all that it needs, for each protocol that it takes.
-RUNS = {case: write for contract in contracts() for case, write in contract.RUNS.items()}
-
-# What counts a headline again from the tables of an attack of each threat.
-RECOUNTS = {name: importlib.import_module(f"tests.threats.{name}.contract").headline for name in THREATS}
+RUNS = {case: write for contract in CONTRACTS.values() for case, write in contract.RUNS.items()}
 
 # What keeps a long search short where its result does not matter.
-QUICK = {name: options for contract in contracts() for name, options in getattr(contract, "QUICK", {}).items()}
+QUICK = {name: options for contract in CONTRACTS.values() for name, options in getattr(contract, "QUICK", {}).items()}
 
 
 # What takes minutes in all.
@@ -46,6 +51,8 @@ SLOW = ("ara",)
 
 def cases():
     for name, attack in ATTACKS.items():
+        if threat_of(name).name not in CONTRACTS:
+            continue
         for protocol in attack.needs.protocols:
             marks = [pytest.mark.slow] if name in SLOW else []
             yield pytest.param((name, protocol), id=f"{name}-{protocol}", marks=marks)
@@ -150,17 +157,13 @@ def test_the_truth_is_not_needed(case, tmp_path):
     assert run(attack, tmp_path / "alone").arrays.keys() == run(attack, folder).arrays.keys()
 
 
-ALONE = {"aia", "attribute-baselines", "dager", "exact", "labels", "membership-canary", "plaintext", "tokens", "trees"}
-"""What takes seconds."""
-
 # More pieces than one.
 PIECES = {"inversion": {"restarts": "4"}}
 
 
 def shared_case(case):
     attack, folder = case
-    if attack.name in ALONE:
-        assert not attack.options.shares_work()
+    if not attack.options.shares_work():
         pytest.skip("is made in one piece")
     return attack.with_options(PIECES.get(attack.name, {})), folder
 
@@ -264,7 +267,7 @@ def test_a_thinned_record_is_refused_by_name_or_gives_the_scores_of_what_is_ther
     record = thinned(folder, tmp_path / "thin", keep)
     known = read_knowledge(folder / "knowledge")
     if kind not in attack.needs.takes:
-        with pytest.raises(NeedsError, match=f"attack {attack.name} {words}"):
+        with pytest.raises(NeedsError, match=f"attack {attack.name} cannot be made of .*: it {words}"):
             attack.run(record, known)
         return
     scores = attack.run(record, known, device="cpu", seed=5)
@@ -299,7 +302,8 @@ def test_what_the_judge_lists_gives_the_headline_again(case, tmp_path):
 
     tables = tables_of(listings, tmp_path)
     (headline,) = (finding for finding in findings if finding.headline)
-    assert RECOUNTS[threat_of(attack.name).name](tables) == (pytest.approx(headline.value), headline.n)
+    recount = CONTRACTS[threat_of(attack.name).name].headline
+    assert recount(tables) == (pytest.approx(headline.value), headline.n)
     clients = set(open_runs(RunFolder(tmp_path))[0].truth.clients) | {"all clients"}
     for key in ("client", "client asked"):
         assert {row[key] for rows in tables.values() for row in rows if key in row} <= clients

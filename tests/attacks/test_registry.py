@@ -127,6 +127,20 @@ def test_a_toy_of_another_package_is_listed_attacked_judged_and_shown(installed,
     assert validate_findings([finding])[0].label == "Largest client named"
 
 
+@pytest.mark.slow
+def test_the_contract_tests_of_attacks_run_on_that_of_another_package(installed):
+    words = ["tests/attacks/test_contract.py", "-m", "", "-k", "toy-fedavg", "-q", "-p", "no:cacheprovider"]
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", *words],
+        cwd=SOURCE,
+        env={**os.environ, "PYTHONPATH": f"{installed}{os.pathsep}{SOURCE}"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout
+    assert " 11 passed" in done.stdout
+
+
 @pytest.mark.long
 @pytest.mark.flower
 def test_the_preset_of_another_package_runs(installed, tmp_path):

@@ -79,7 +79,7 @@ def test_a_judge_that_fails_takes_no_other_finding(toy, tmp_path, monkeypatch, c
         monkeypatch.setattr(judge, "state", lambda *args: replace(state(*args), value=float("nan")))
     else:
         said = "does not fit the series of its threat"
-        monkeypatch.setattr(judge, "state", lambda *args: replace(state(*args), series={"named": 3}))
+        monkeypatch.setattr(judge, "state", lambda *args: replace(state(*args), series={"clients": 3}))
     code, out, err = call("report", folder, "--device", "cpu", "--junit", junit)
     assert code == 4
     assert "sia.asr" in out
@@ -152,7 +152,7 @@ def test_a_part_of_the_page_that_fails_takes_nothing_else(toy, tmp_path, monkeyp
     broken = {
         "sentence": {"sentences": {"named": fail}},
         "explanation": {"explained": fail},
-        "table": {"tables": (("named", fail),)},
+        "table": {"tables": (("clients", fail),)},
     }
     monkeypatch.setattr(toy["section"], "SECTION", replace(section, **broken[part]))
     code, out, err = call("report", folder, "--device", "cpu")

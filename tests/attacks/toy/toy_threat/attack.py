@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedattack.attacks import Attack, Seen
+from fedattack.attacks.replies import replied
 from fedattack.base.stored import Axes, Name
 from toy_threat.options import ToyOptions
 
@@ -30,9 +31,8 @@ class LargestUpdate(Attack):
     def attack(self, seen: Seen) -> UpdateNorms:
         norms: dict[str, list[float]] = {}
         for round_ in seen.record:
-            for reply in round_.observations:
-                if reply.status == "ok":
-                    squares = [float(np.square(part).sum()) for part in reply.update().values()]
-                    norms.setdefault(reply.node, []).append(sum(squares) ** (self.options.power / 2))
+            for reply in filter(replied, round_.observations):
+                squares = [float(np.square(part).sum()) for part in reply.update().values()]
+                norms.setdefault(reply.node, []).append(sum(squares) ** (self.options.power / 2))
         means = np.array([np.mean(values) for values in norms.values()])
         return UpdateNorms(tuple(norms), seen.knowledge.asked(), means)

@@ -9,7 +9,7 @@ from fedattack.audit.measures import Measurement, Rate, measure
 from fedattack.audit.significance import significance_of
 from fedattack.audit.table import Row, rows_of
 from toy_threat.attack import UpdateNorms
-from toy_threat.tables import NAMED
+from toy_threat.tables import CLIENTS
 
 
 def count_examples(case: Case[UpdateNorms]) -> dict[str, int]:
@@ -49,13 +49,13 @@ class ToyJudge(Judge[Case[UpdateNorms]]):
             "one answer a seed",
             test=significance_of(sum(hits), guess, self.rng(), how, arrangements=ways),
             chance=float(np.mean(shares)),
-            series=self.show(NAMED),
+            series=self.show(CLIENTS),
             by_seed=rate.by_seed,
         )
 
-    @rows_of(NAMED)
-    def list_named(self) -> Iterator[Row]:
-        """List which client was named in each seed."""
-        for case in self.cases:
-            loudest = name_loudest(case)
-            yield {"client": loudest, "records": count_examples(case)[loudest]}
+    @rows_of(CLIENTS)
+    def list_clients(self, case: Case[UpdateNorms]) -> Iterator[Row]:
+        """List how many examples each client holds, and who was named."""
+        loudest = name_loudest(case)
+        for client, examples in count_examples(case).items():
+            yield {"client": client, "records": examples, "named": client == loudest}
