@@ -28,6 +28,11 @@ class FedAvgClient(NumPyClient):
         Index of this client's partition.
     state
         What Flower keeps for this client between rounds; this client keeps nothing.
+
+    Raises
+    ------
+    ConfigError
+        If the run's privacy budget cannot be met with the examples of this client.
     """
 
     def __init__(self, study: Study, client: int, state: RecordDict | None = None) -> None:

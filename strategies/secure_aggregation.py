@@ -66,6 +66,11 @@ class SecAggPlan:
     shares, threshold
         Number of shares into which each client's secrets are divided among its neighbours, and number of shares that
         restore them.
+
+    Raises
+    ------
+    ConfigError
+        If SecAgg+ cannot sum that many clients.
     """
 
     clients: int

@@ -161,6 +161,11 @@ def choose_claim(
     -------
     Claim, tuple of str
         The claim, and notes about where it is from.
+
+    Raises
+    ------
+    ConfigError
+        If nothing says what is claimed, or what says it does not make a claim.
     """
     known = mechanism is not None and readable(mechanism)
     if claim is not None:

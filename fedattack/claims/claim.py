@@ -32,7 +32,13 @@ SMALL, LARGE = 1e-40, 1e40
 
 
 def computable(value: float) -> float:
-    """Return an amount as it is; raise ValueError if it is too small or too large to compute with."""
+    """Return an amount as it is.
+
+    Raises
+    ------
+    ValueError
+        If it is too small or too large to compute with.
+    """
     if value and not SMALL <= value <= LARGE:
         raise ValueError(f"expected 0, or from {SMALL:g} to {LARGE:g}")
     return value

@@ -59,7 +59,10 @@ def claim_of(source: object, **declared: Any) -> Claim:
 def configuration_of(source: object) -> Mapping[str, Any]:
     """Return the keys of a claim that an object has, without a check, and None for those that have to be declared.
 
-    See :func:`claim_of`, which raises the same.
+    Raises
+    ------
+    ConfigError
+        If nothing is known of such an object.
     """
     read = _find_reader(source)
     if read is None:
@@ -82,6 +85,11 @@ def replace_by_configured(claim: Claim, source: object, name: str) -> tuple[Clai
     -------
     Claim, tuple of str
         The claim that counts, and a note for each number of which the claim says another.
+
+    Raises
+    ------
+    ConfigError
+        If the claim contradicts itself with the mechanism's numbers.
     """
     try:
         configuration = configuration_of(source)

@@ -141,6 +141,11 @@ class Play:
         The rate with which somebody else does before it, which the bound takes for granted.
     message, run
         Draws in a message, and in a run.
+
+    Raises
+    ------
+    ConfigError
+        If there are too few draws, or the sampling does not go with the rest.
     """
 
     clip: float = 1.0

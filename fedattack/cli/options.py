@@ -258,7 +258,9 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of tabl
 Everything = Annotated[
     bool,
     typer.Option(
-        "--all", help=("Show all findings, and the grounds of verdicts; by default, only headlines and leaks.")
+        "--all",
+        help="Show all findings, the grounds of verdicts, and why questions were not asked; by default, only headlines "
+        "and leaks.",
     ),
 ]
 

@@ -32,7 +32,13 @@ def view_bytes(data: bytes) -> NDArray[Any]:
 
 
 def view_array(array: Array) -> NDArray[Any]:
-    """View a Flower array; one of an unknown serialisation becomes its bytes."""
+    """View a Flower array; one of an unknown serialisation becomes its bytes.
+
+    Raises
+    ------
+    ValueError
+        As :func:`view_bytes` does.
+    """
     # Flower writes arrays by ``numpy.save`` and says so. Mods may put other bytes in their place, such as ciphertexts.
     if array.stype not in ("", "numpy.ndarray"):
         return np.frombuffer(array.data, dtype=np.uint8)
@@ -40,7 +46,13 @@ def view_array(array: Array) -> NDArray[Any]:
 
 
 def view_records(records: Mapping[str, ArrayRecord], names: Sequence[str] | None) -> dict[str, NDArray[Any]]:
-    """View all arrays of a message by name; names of several records are prefixed by the record's key."""
+    """View all arrays of a message by name; names of several records are prefixed by the record's key.
+
+    Raises
+    ------
+    ValueError
+        As :func:`view_bytes` does.
+    """
     arrays = {}
     for key, record in records.items():
         # The name that a model's own parameter has, where there is one model: an attack loads it so.
@@ -59,5 +71,11 @@ def rename(arrays: Mapping[str, NDArray[Any]], names: Sequence[str] | None) -> d
 
 
 def view_tensors(tensors: Iterable[bytes], names: Sequence[str] | None) -> dict[str, NDArray[Any]]:
-    """View legacy ``Parameters.tensors``."""
+    """View legacy ``Parameters.tensors``.
+
+    Raises
+    ------
+    ValueError
+        As :func:`view_bytes` does.
+    """
     return rename({str(index): view_bytes(data) for index, data in enumerate(tensors)}, names)

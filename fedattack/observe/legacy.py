@@ -48,6 +48,11 @@ class ObservedLegacyStrategy(Strategy):
         :class:`fedattack.record.RecordWriter`. ``every`` and ``clients`` of :class:`fedattack.record.Keep`, to record
         less.
 
+    Raises
+    ------
+    ConfigError
+        If what is to be kept is out of range.
+
     Notes
     -----
     A legacy strategy does not learn when its run ends. The record is closed when the process ends, or by :meth:`close`.

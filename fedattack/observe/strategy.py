@@ -37,6 +37,11 @@ class ObservedStrategy(Strategy):
     options
         ``view``, ``protocol``, ``server``, ``seed``, ``facts`` and ``key`` of :class:`fedattack.record.RecordWriter`.
         Also ``every`` and ``clients`` of :class:`fedattack.record.Keep`, to record less.
+
+    Raises
+    ------
+    ConfigError
+        If what is to be kept is out of range.
     """
 
     def __init__(self, inner: Strategy, out: Path | str, *, names: Sequence[str] | None = None, **options: Any) -> None:

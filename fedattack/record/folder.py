@@ -189,7 +189,7 @@ class RunFolder:
 
     @cached_property
     def study(self) -> dict[str, Any]:
-        """What was run; see :func:`read_study`. :meth:`note` changes it."""
+        """What was run, as :func:`read_study` reads it and with what it raises; :meth:`note` changes it."""
         return read_study(self.path)
 
     def note(self, study: dict[str, Any]) -> None:
@@ -270,7 +270,13 @@ class RunFolder:
 
 
 def find_parts(folder: Path) -> list[Part]:
-    """Find the parts of a run folder that nothing else is read of; see :attr:`RunFolder.parts`."""
+    """Find the parts of a run folder that nothing else is read of; see :attr:`RunFolder.parts`.
+
+    Raises
+    ------
+    RecordError
+        If there is no record at all, or one of them is gone or is not that of its seed.
+    """
     return RunFolder(folder).parts
 
 

@@ -23,7 +23,13 @@ _NOTE: TypeAdapter[_Note] = TypeAdapter(_Note)
 
 
 def note_node(folder: Path | str, *, node: str, client: str) -> None:
-    """Note that ``client`` runs as ``node``, in a file of its own: clients note it side by side, again and again."""
+    """Note that ``client`` runs as ``node``, in a file of its own: clients note it side by side, again and again.
+
+    Raises
+    ------
+    DataError
+        If the file is there and damaged.
+    """
     # A node's name may come from a record that somebody hands over, and is then no name of a file.
     stem = node if PLAIN.fullmatch(node) else hashlib.sha256(node.encode()).hexdigest()
     path, note = Path(folder) / NODES / f"{stem}.json", {"node": node, "client": client}
@@ -33,7 +39,13 @@ def note_node(folder: Path | str, *, node: str, client: str) -> None:
 
 
 def read_nodes(folder: Path, error: type[FedAttackError], hint: str) -> dict[str, str]:
-    """Read what :func:`note_node` wrote, or raise ``error`` in one line that ends with ``hint``."""
+    """Read what :func:`note_node` wrote.
+
+    Raises
+    ------
+    FedAttackError
+        ``error``, in one line that ends with ``hint``, if a file is damaged or two clients have the same node.
+    """
     clients: dict[str, str] = {}
     for path in sorted((folder / NODES).glob("*.json")):
         note = read_sealed(path, _NOTE, error, hint)

@@ -53,6 +53,11 @@ class RecordStorage:
         The lines that are whole, those of models after kept rounds too.
     damage
         What is wrong with the others, in words.
+
+    Raises
+    ------
+    RecordError
+        If it is no record or a damaged one, its signature does not hold, or it is thinned and ``thinned`` is false.
     """
 
     def __init__(self, path: Path, *, skip_damaged: bool, thinned: bool) -> None:

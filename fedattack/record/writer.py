@@ -382,6 +382,11 @@ class RecordWriter:
             Why the record is cut short; ``None`` for a run that was recorded to its end.
         others
             Messages that passed after the last round, and are no training.
+
+        Raises
+        ------
+        OSError
+            If a file cannot be written.
         """
         if others:
             self._manifest["others"] = [*self._manifest.get("others", ()), *(other.to_entry() for other in others)]

@@ -46,6 +46,8 @@ _SENTENCE = "{label}: {value}{interval}{chance}."
 _STRENGTH = "{times} times what guessing gives"
 _BESIDE_GUESSING = "{value}; guessing gives {chance}"
 _FEW_RUNS = 3
+# So many numbers in plaintext are named in an answer; the page lists them all.
+_MOST_NAMED = 8
 NONE_KNOWN = "none known"
 """What is said in place of a verdict where no guarantee of privacy is claimed."""
 
@@ -493,4 +495,7 @@ def _in_plaintext(run: Mapping[str, Any]) -> list[Glance]:
     question = "Do numbers reach the server in plaintext?"
     if not names:
         return [Glance(question, "No.", said="nothing visible")]
-    return [Glance(question, f"Yes: {list_words(names, 'and')}.", said="visible")]
+    listed = names[:_MOST_NAMED]
+    if len(names) > len(listed):
+        listed = [*listed, f"{len(names) - len(listed)} more"]
+    return [Glance(question, f"Yes: {list_words(listed, 'and')}.", said="visible")]

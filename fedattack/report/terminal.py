@@ -6,11 +6,12 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any
 
-from rich import box
-from rich.console import Console, ConsoleOptions, Group, RenderResult
-from rich.table import Table
+from rich.align import AlignMethod
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.padding import Padding
 from rich.text import Text
 
+from fedattack.attacks.registry import THREATS
 from fedattack.audit.finding import CANNOT_TELL, LEAK, NO_EVIDENCE, NOT_APPLICABLE, PROPORTION, TOO_FEW, Finding
 from fedattack.base.reasons import NOTHING as REMEDIED_BY_NOTHING
 from fedattack.report.answer import NONE_KNOWN, Answer, Glance, answers_of, overview_of, summary_of
@@ -30,42 +31,61 @@ from fedattack.report.words import (
 _ASKING = re.compile(r"`fedattack [^`]+`|--[a-z-]+ (?:[A-Z]+|(?:[a-z_]+\.)*module:function)")
 _FOLDER = re.compile(r"\bDIR\b")
 
-# Wider than any table of findings.
-_WIDE = 1000
-
-_BY_ITS_TEST = (
-    "‡ a leak by its test: on these examples chance hardly ever finds as much; the interval says what other examples "
-    "may give, and includes guessing"
-)
+_BY_ITS_TEST = "‡ a leak by its test; the interval, for other examples, includes guessing"
 
 _STYLES = {LEAK: "bold red", NO_EVIDENCE: "cyan", TOO_FEW: "yellow", CANNOT_TELL: "yellow", NOT_APPLICABLE: "dim"}
 
 
 @dataclass(frozen=True)
-class _Fitting:
-    """A table that breaks no name and leaves out nothing: where there is no room for it, each finding has two lines.
+class _Table:
+    """A table of texts, one line a row, that breaks no name and leaves out nothing.
 
-    ``rows`` has a text for the name and for each of value, interval, chance, null, n and verdict.
+    A name that leaves no room for its numbers has a line of its own above them.
+
+    Attributes
+    ----------
+    rows
+        The titles, then one row for each finding: name, numbers, and verdict.
     """
 
-    interval: str
     rows: Sequence[Sequence[Text]]
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
-        table.add_column("finding", no_wrap=True)
-        for number in ("value", self.interval, "chance", "null", "n"):
-            table.add_column(number, justify="right", no_wrap=True)
-        table.add_column("verdict", no_wrap=True)
-        for row in self.rows:
-            table.add_row(*row)
-        # Measured with all the room in the world: is the table wider than the terminal?
-        if console.measure(table, options=options.update(max_width=_WIDE)).maximum <= options.max_width:
-            yield table
-            return
-        for name, value, ends, chance, null, n, verdict in self.rows:
-            yield Text.assemble(name, "\n    ", value, " (", ends, "), ", verdict)
-            yield Text.assemble("    chance ", chance, ", null ", null, ", n ", n)
+        widths = [max(cell.cell_len for cell in column) for column in zip(*self.rows, strict=True)]
+        gap = "  "
+        if sum(widths) + len(gap) * (len(widths) - 1) > options.max_width:
+            gap = " "
+        room = options.max_width - sum(widths[1:]) - len(gap) * (len(widths) - 1)
+        widths[0] = max((row[0].cell_len for row in self.rows if row[0].cell_len <= room), default=0)
+        for name, *numbers, verdict in self.rows:
+            if name.cell_len > room:
+                yield name
+                name = Text()
+            cells = [_align(name, "left", widths[0])]
+            cells += [_align(number, "right", width) for number, width in zip(numbers, widths[1:-1], strict=True)]
+            yield Text(gap).join([*cells, verdict])
+
+
+def _align(text: Text, align: AlignMethod, width: int) -> Text:
+    aligned = text.copy()
+    aligned.align(align, width)
+    return aligned
+
+
+@dataclass(frozen=True)
+class _Answered:
+    """A question and its answer, on one line where they fit; else the answer stands below."""
+
+    question: Text
+    answer: Text
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        line = Text(" ").join([self.question, self.answer])
+        if line.cell_len <= options.max_width:
+            yield line
+        else:
+            yield self.question
+            yield Padding(self.answer, (0, 0, 0, 2), expand=False)
 
 
 def _cells(finding: Finding) -> list[Text]:
@@ -76,13 +96,17 @@ def _cells(finding: Finding) -> list[Text]:
     units = finding.units
     if units != PROPORTION:
         units = ""
+    ends = interval(finding.low, finding.high, units)
+    if finding.low is not None and finding.low >= 0:
+        # A dash is short; before a negative end it would read as a second sign.
+        ends = ends.replace(" to ", "–")
     verdict = finding.verdict
     if is_by_its_test_alone(finding):
         verdict += " ‡"
     return [
         name,
         Text(shown(finding.value, finding.units)),
-        Text(interval(finding.low, finding.high, units)),
+        Text(ends),
         Text(shown(finding.chance, units)),
         Text(shown(finding.null_value, units)),
         Text(f"{finding.n:,}"),
@@ -95,7 +119,8 @@ def render_summary(
 ) -> Group:
     """Write what was found for :meth:`rich.console.Console.print`, so that an audit of an app fits one screen.
 
-    Questions and answers come first, then a table of headlines and leaks, what to do next, and what was not asked.
+    Questions and answers come first, then a table of headlines and leaks with one line for each finding, what to do
+    next, and what was not asked, by name.
 
     Parameters
     ----------
@@ -104,8 +129,8 @@ def render_summary(
     run
         What ``run.json`` holds.
     everything
-        Whether the table has all findings, and their labels, the grounds of verdicts and what the attacker is assumed
-        to know follow.
+        Whether the table has all findings; whether their labels, the grounds of verdicts, what the attacker is assumed
+        to know, by which means each attack was made, and why a question was not asked stand there, too.
     folder
         The run folder, as commands name it that are proposed.
     """
@@ -115,7 +140,7 @@ def render_summary(
     heading = [Text(printable(run["title"]), style="bold"), Text(printable(summary_of(glances, run)))]
     if "unanswered" in run:
         heading.append(Text(printable(end_sentence(run["unanswered"]))))
-    blocks: list[Sequence[Text | _Fitting]] = [heading]
+    blocks: list[Sequence[RenderableType]] = [heading]
     blocks.append([_write_answer(glance) for glance in glances if glance.said != NONE_KNOWN])
     blocks.append(_write_findings(findings, everything=everything))
     if everything:
@@ -124,34 +149,40 @@ def render_summary(
         blocks.append(_write_list("Notes", run["notes"]))
     blocks.append(_write_sent(run, everything=everything))
     blocks.append(_write_next([answers[glance.card - 1] for glance in glances if glance.step], folder))
-    blocks.append([*_write_means(run), *_write_untried(run, folder, everything=everything)])
-    parts: list[Text | _Fitting] = []
+    if everything:
+        blocks += [_write_means(run), _explain_untried(run)]
+    else:
+        blocks.append(_name_untried(run, folder))
+        shown_by_all = "every reason, and what the attacker knows"
+        if findings:
+            shown_by_all = f"all {len(findings)} findings, {shown_by_all}"
+        blocks.append([Text(f"--all shows {shown_by_all}.")])
+    parts: list[RenderableType] = []
     for block in filter(None, blocks):
         parts += [*block, Text()]
     return Group(*parts)
 
 
-def _write_answer(glance: Glance) -> Text:
+def _write_answer(glance: Glance) -> _Answered:
     style = ""
     if glance.finding is not None:
         style = _STYLES[glance.finding.verdict]
-    return Text.assemble(f"{glance.question} ", (printable(glance.answer), style))
+    return _Answered(Text(glance.question), Text(printable(glance.answer), style))
 
 
-def _write_findings(findings: Sequence[Finding], *, everything: bool) -> list[Text | _Fitting]:
+def _write_findings(findings: Sequence[Finding], *, everything: bool) -> list[RenderableType]:
     """Write the table of headlines and leaks, or of all findings, and what its marks mean."""
     if not findings:
         return [Text("There are no findings.")]
     listed = [each for each in findings if everything or each.headline or each.verdict == LEAK]
-    lines: list[Text | _Fitting] = []
+    lines: list[RenderableType] = []
     if listed:
-        lines.append(_Fitting(interval_title(listed), list(map(_cells, listed))))
+        titles = ("finding", "value", interval_title(listed), "chance", "null", "n", "verdict")
+        lines.append(_Table([[Text(title, "underline") for title in titles], *map(_cells, listed)]))
     if any(map(attrgetter("selected_after_the_fact"), listed)):
         lines.append(Text("† selected after the fact: chosen by looking at the results", style="yellow"))
     if any(map(is_by_its_test_alone, listed)):
         lines.append(Text(_BY_ITS_TEST, style="yellow"))
-    if not everything:
-        lines.append(Text(f"--all shows all {len(findings)} findings, the grounds of verdicts, and what is assumed."))
     return lines
 
 
@@ -204,52 +235,44 @@ def _fill_in(command: str, folder: str) -> str:
     return _FOLDER.sub(lambda _: folder, command)
 
 
-def _write_untried(run: Mapping[str, Any], folder: str, *, everything: bool) -> list[Text]:
-    """Write which questions were not asked: by what would make them possible, and if `everything` is asked for, why.
+def _list_untried(run: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """List the questions that were not asked; of those that failed the command warns."""
+    return [entry for entry in run.get("untried", ()) if "failed" not in entry]
 
-    Failed ones are told of elsewhere. What makes one question alone possible is left to the page, unless it is a
-    command or an option.
-    """
+
+def _name_untried(run: Mapping[str, Any], folder: str) -> list[Text]:
+    """Name the threats that were not tried, by what would make it possible to try them."""
+    names = {threat.question: threat.name for threat in THREATS.values()}
     grouped: dict[str, list[str]] = {}
-    for entry in run.get("untried", ()):
-        if "failed" not in entry:
-            what = _explain_untried(entry) if everything else _shorten_untried(entry, folder)
-            grouped.setdefault(what, []).append(entry["question"])
-    if not everything:
-        alone = []
-        # A command is short; what else makes one question possible stands on the page.
-        for what, questions in [*grouped.items()]:
-            if len(questions) == 1 and not what.endswith(" asks"):
-                alone += grouped.pop(what)
-        if alone:
-            grouped["The page says what each of these needs, or why it is not possible"] = alone
-    lines = []
-    for what, questions in grouped.items():
-        lines.append(Text.assemble(f"- {printable(what)}: ", (" ".join(map(printable, questions)), "dim")))
-    if lines:
-        lines.insert(0, Text("Not asked", style="bold"))
-    return lines
+    for entry in _list_untried(run):
+        question = entry["question"]
+        # A question that no installed threat asks has no name.
+        grouped.setdefault(_shorten_need(entry, folder), []).append(names.get(question, question))
+    lines = [f"{', '.join(named)}: {need}" for need, named in grouped.items()]
+    return _write_list("Not asked, and what each needs (fedattack list attacks explains the names)", lines)
 
 
-def _explain_untried(entry: Mapping[str, Any]) -> str:
-    """Say why a question was not asked, and what would make it possible."""
-    why = end_sentence(entry["why"])
-    if "remedy" in entry:
-        why += f" {end_sentence(say_remedy(entry['remedy']))}"
-    return why[:-1]
+def _explain_untried(run: Mapping[str, Any]) -> list[Text]:
+    """Write why questions were not asked, and what would make it possible."""
+    grouped: dict[str, list[str]] = {}
+    for entry in _list_untried(run):
+        why = end_sentence(entry["why"])
+        if "remedy" in entry:
+            why += f" {end_sentence(say_remedy(entry['remedy']))}"
+        grouped.setdefault(why[:-1], []).append(entry["question"])
+    return _write_list("Not asked", [f"{why}: {' '.join(questions)}" for why, questions in grouped.items()])
 
 
-def _shorten_untried(entry: Mapping[str, Any], folder: str) -> str:
+def _shorten_need(entry: Mapping[str, Any], folder: str) -> str:
     """Say what would make a question possible, by the command or option alone where there is one."""
     # A report of an earlier version says no remedy, or says it with the reason.
     what: str = entry.get("remedy") or entry["why"]
     asking = _ASKING.search(what)
     if asking is not None:
-        command = _fill_in(asking[0].strip("`"), folder)
-        return f"{command} asks"
+        return _fill_in(asking[0].strip("`"), folder)
     if what.startswith(REMEDIED_BY_NOTHING):
-        return "It is not possible here"
-    return end_sentence(what)[:-1]
+        return "not possible here"
+    return what
 
 
 def _write_means(run: Mapping[str, Any]) -> list[Text]:

@@ -741,7 +741,7 @@ def _ends_read(end: Callable[[Sequence[Tensor]], None]) -> Iterator[None]:
 
 
 def leaves_for(tape: Tape, x: NDArray[Any], y: NDArray[Any]) -> dict[str, NDArray[Any]]:
-    """Return examples as the leaves of a tape's step; see :func:`leaves_like`."""
+    """Return examples as the leaves of a tape's step, as :func:`leaves_like` does, which raises the same."""
     return leaves_like(tape.rows, x, y)
 
 

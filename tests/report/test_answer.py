@@ -276,6 +276,12 @@ def test_in_short_each_attack_that_asks_the_same_is_named():
     assert [question for _, question, _ in in_short(others[:1])] == [question_of("aia")]
 
 
+def test_the_overview_names_a_few_of_many_numbers_in_plaintext():
+    run = {**RUN, "observed": {"in_plaintext": [f"pixel-{index}" for index in range(64)]}}
+    line = overview_of(answers_of([asr()], run), run)[-1]
+    assert line.answer == f"Yes: {', '.join(f'pixel-{index}' for index in range(8))} and 56 more."
+
+
 def test_the_overview_has_a_line_for_each_question_asked_or_not():
     findings = [
         asr(),

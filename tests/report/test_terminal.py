@@ -4,6 +4,7 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
+from fedattack.attacks.registry import THREATS
 from fedattack.base.reasons import NOTHING
 from fedattack.report import render_summary
 from tests.report import example
@@ -17,7 +18,7 @@ def printed(findings, run, width=120, *, everything=True, **words):
 
 def test_the_table_shows_every_finding_with_its_numbers():
     text = printed(example.findings(), example.run())
-    for words in ("58.1%", "53.6–62.3%", "10.0%", "9.9%", "3,000", "95% interval", "0.412 nats", "0.371 to 0.455"):
+    for words in ("58.1%", "53.6–62.3%", "10.0%", "9.9%", "3,000", "95% interval", "0.412 nats", "0.371–0.455"):
         assert words in text
     verdicts = [line.strip().split("  ")[-1] for line in text.splitlines()]
     assert [verdicts.count(v) for v in ("leak", "no evidence", "not applicable")] == [5, 1, 1]
@@ -42,18 +43,37 @@ def test_no_name_is_broken_and_no_line_is_wider_than_the_terminal(width):
 
 def test_a_narrow_terminal_leaves_out_nothing():
     findings = [f for f in example.findings() if f.units == "proportion" and f.null]
-    shapes = []
-    for width in range(100, 40, -1):
-        table = printed(findings, example.run(), width).partition(f"{findings[0].name}: ")[0]
+    for width in range(100, 60, -1):
+        lines = printed(findings, example.run(), width).partition(f"{findings[0].name}: ")[0].splitlines()
         for finding in findings:
-            below = table.partition(f"{finding.name} ")[2] or table.partition(f"{finding.name}\n")[2]
-            own = " ".join(below.split()[:12])
+            index = next(index for index, line in enumerate(lines) if line.split()[:1] == [finding.name])
+            # A name that leaves no room for its numbers stands above them.
+            own = lines[index].removesuffix("†")
+            if own.strip() == finding.name:
+                own += lines[index + 1]
             for number in (f"{finding.value:.1%}", f"{finding.chance:.1%}", f"{finding.null['value']:.1%}"):
                 assert number in own, (width, finding.name)
             assert f"{finding.n:,}" in own
             assert finding.verdict in own
-        shapes.append("─" in table)
-    assert list(dict.fromkeys(shapes)) == [True, False], "a table, or lines"
+
+
+def test_an_ordinary_terminal_has_a_line_for_each_finding():
+    longest = replace(example.findings()[0], attack="membership", metric="tpr-at-1pct-fpr", verdict="no evidence")
+    area = replace(longest, metric="auc", value=0.59, low=0.499, high=0.674, chance=0.5, units="AUC", verdict="leak")
+    lines = printed([longest, area], example.run(), 80, everything=False).splitlines()
+    table = lines[next(index for index, line in enumerate(lines) if "95% interval" in line) :]
+    assert table[1].split()[:2] == [longest.name, "58.1%"]
+    assert table[1].endswith("no evidence")
+    assert table[2].split()[:4] == [area.name, "0.59", "AUC", "0.499–0.674"]
+    columns = [line.index(text) for line, text in zip(table, ("verdict", "no evidence", "leak"), strict=False)]
+    assert len(set(columns)) == 1
+
+
+def test_an_answer_stands_beside_its_question_where_there_is_room():
+    question, answer = "Can the server tell which client holds an example?", "Yes: 5.8 times as often as guessing"
+    wide, narrow = (printed(example.findings(), example.run(), width).splitlines() for width in (160, 80))
+    assert any(line.startswith(f"{question} {answer}") for line in wide)
+    assert narrow[narrow.index(question) + 1].startswith(f"  {answer}")
 
 
 def test_a_leak_whose_interval_reaches_guessing_is_explained():
@@ -83,11 +103,12 @@ def test_the_guarantee_of_private_training_is_said_below():
 
 GRADIENTS = "it reads gradients out of updates of SGD, and these clients train by Adam"
 BY_SGD = "another run, whose clients train by SGD"
+ATTRIBUTE, GROUP, TREES, LABELS = (THREATS[name].question for name in ("attribute", "group", "trees", "labels"))
 UNTRIED = [
-    {"question": "Who?", "why": "the attacker does not know", "remedy": "--sensitive NUMBER, a column of the input"},
-    {"question": "Which?", "why": GRADIENTS, "remedy": BY_SGD},
-    {"question": "What?", "why": "it needs trees", "remedy": f"{NOTHING}the question is about trees"},
-    {"question": "Where?", "why": "nobody asked it of this record", "remedy": "`fedattack attack labels DIR`"},
+    {"question": ATTRIBUTE, "why": "the attacker does not know", "remedy": "--sensitive NUMBER, a column of the input"},
+    {"question": GROUP, "why": GRADIENTS, "remedy": BY_SGD},
+    {"question": TREES, "why": "it needs trees", "remedy": f"{NOTHING}the question is about trees"},
+    {"question": LABELS, "why": "nobody asked it of this record", "remedy": "`fedattack attack labels DIR`"},
     {"question": "How many?", "why": GRADIENTS, "remedy": BY_SGD},
     {"question": "Why?", "why": "it broke", "failed": True},
 ]
@@ -102,23 +123,23 @@ def test_an_audit_fits_one_screen_with_questions_first_and_what_was_not_asked_la
     ]
     assert places == sorted(places)
     untried = " ".join(lines[places[-1] :])
-    assert "--sensitive NUMBER asks: Who?" in untried
-    assert "fedattack attack labels DIR asks: Where?" in untried
-    assert f"A{BY_SGD[1:]}: Which? How many?" in untried
-    assert "The page says what each of these needs, or why it is not possible: What?" in untried
+    assert "- attribute: --sensitive NUMBER" in untried
+    assert f"- group, How many?: {BY_SGD}" in untried
+    assert "- trees: not possible here" in untried
+    assert "- labels: fedattack attack labels DIR" in untried
     assert "Why?" not in untried
 
 
-def test_an_option_that_names_a_function_is_told_of_one_question_alone():
+def test_an_option_that_names_a_function_is_told():
     why = "the clients' model is not known (none was seen): name it by --model package.module:function"
-    run = {**example.run(), "untried": [{"question": "Who?", "why": why}]}
-    assert "- --model package.module:function asks: Who?" in printed(example.findings(), run, everything=False)
+    run = {**example.run(), "untried": [{"question": ATTRIBUTE, "why": why}]}
+    assert "- attribute: --model package.module:function" in printed(example.findings(), run, everything=False)
 
 
 def test_commands_name_the_run_folder():
     run = {**example.run(), "untried": UNTRIED}
     text = printed(example.findings(), run, everything=False, folder="'runs/my run'")
-    assert "fedattack attack labels 'runs/my run' asks: Where?" in text
+    assert "- labels: fedattack attack labels 'runs/my run'" in text
     assert "DIR" not in text
 
 
@@ -137,23 +158,28 @@ def test_without_all_the_table_has_headlines_and_leaks_alone():
 
 def test_with_all_each_reason_stands_in_words():
     text = printed(example.findings(), {**example.run(), "untried": UNTRIED}, 200)
-    assert "- It needs trees. It is not possible here: the question is about trees: What?" in text
-    assert f"- I{GRADIENTS[1:]}. To ask this, you need {BY_SGD}: Which? How many?" in text
-    assert "a column of the input: Who?" in text
+    assert f"- It needs trees. It is not possible here: the question is about trees: {TREES}" in text
+    assert f"- I{GRADIENTS[1:]}. To ask this, you need {BY_SGD}: {GROUP} How many?" in text
+    assert f"a column of the input: {ATTRIBUTE}" in text
 
 
 def test_an_earlier_report_says_what_it_takes_with_the_reason():
-    untried = [{"question": "Who?", "why": "it is not known; it would take --sensitive NUMBER, a column of the input"}]
+    untried = [
+        {"question": ATTRIBUTE, "why": "it is not known; it would take --sensitive NUMBER, a column of the input"}
+    ]
     run = {**example.run(), "untried": untried}
-    assert "--sensitive NUMBER asks: Who?" in printed(example.findings(), run, everything=False)
-    assert "- It is not known; it would take --sensitive NUMBER, a column of the input: Who?" in printed(
-        example.findings(), run, 200
-    )
+    assert "- attribute: --sensitive NUMBER" in printed(example.findings(), run, everything=False)
+    why = "- It is not known; it would take --sensitive NUMBER, a column of the input"
+    assert f"{why}: {ATTRIBUTE}" in printed(example.findings(), run, 200)
 
 
-def test_it_is_said_by_which_means_each_attack_was_made():
+def test_with_all_it_is_said_by_which_means_each_attack_was_made():
     known = {"question": "Who?", "knows": [], "seconds": None}
     means = [{"attack": name, "by": by, **known} for name, by in (("sia", "a"), ("plaintext", "b"), ("tokens", "a"))]
-    text = printed(example.findings(), {**example.run(), "means": means}, 200, everything=False)
+    brief, text = (
+        printed(example.findings(), {**example.run(), "means": means}, 200, everything=everything)
+        for everything in (False, True)
+    )
     assert "Asked with a: sia, tokens" in text
     assert "Asked with b: plaintext" in text
+    assert "Asked with" not in brief

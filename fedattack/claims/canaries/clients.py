@@ -21,7 +21,15 @@ from fedattack.record import Record
 
 
 def score_clients(record: Record, canaries: Canaries) -> CanaryScores:
-    """Score canary clients, and as many directions that nobody sent, which show what chance looks like."""
+    """Score canary clients, and as many directions that nobody sent, which show what chance looks like.
+
+    Raises
+    ------
+    ConfigError
+        If the model has too few numbers for that many canaries.
+    NeedsError, RecordError
+        As :class:`ReleasedMovement` does.
+    """
     movement = ReleasedMovement(record)
     count = canaries.count
     if movement.entries < SPARSE * count:
@@ -48,6 +56,13 @@ class ReleasedMovement:
     ----------
     movement
         (entries,): of each round, scaled to length 1 and added up.
+
+    Raises
+    ------
+    NeedsError
+        If no round has the model before and after it, or the model never changes.
+    RecordError
+        If the model has other arrays in one round than in another.
     """
 
     def __init__(self, record: Record) -> None:

@@ -43,6 +43,11 @@ class CanaryMod:
         C.
     seed
         Of the directions. Whoever knows it knows who the canaries are.
+
+    Raises
+    ------
+    ConfigError
+        If a value is out of range.
     """
 
     count: int

@@ -173,7 +173,7 @@ def _say_that_nothing_tells(beside: Sequence[Mapping[str, Any]]) -> str:
 
 
 SECTION = Section(
-    question="Do the numbers that clients send give examples, or statistics of them, away by themselves?",
+    question="Do the numbers that clients send reveal examples or statistics?",
     explained=_explain,
     sentences={
         "own-examples": "{value} of the vectors beside a client's model are nearest to an example on which it trained"
