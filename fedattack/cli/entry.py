@@ -3,6 +3,7 @@
 import atexit
 import gc
 import io
+import os
 import sys
 from collections.abc import Callable
 from typing import Annotated, Any
@@ -177,6 +178,8 @@ def _write_any_text() -> None:
 def main() -> None:
     """Run the command line: one line and exit code 2 on bad input, 3 on a crossed gate, 4 if something is left out."""
     _write_any_text()
+    # Threads of torch that wait for each other sleep: by default they take a core meanwhile, also from other programs.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     # Collections at the end would take a second: what is left goes with the process.
     atexit.register(gc.freeze)
     try:

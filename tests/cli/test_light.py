@@ -65,10 +65,10 @@ def test_a_shell_completes_words_without_anything_heavy(line, word):
 
 
 ENDED = """
-import atexit, gc, sys
+import atexit, gc, os, sys
 from fedattack.cli import main
 sys.argv = ["fedattack", "--version"]
-atexit.register(lambda: print("frozen:", gc.get_freeze_count()))
+atexit.register(lambda: print("frozen:", gc.get_freeze_count(), "threads wait:", os.environ["OMP_WAIT_POLICY"]))
 main()
 """
 
@@ -76,7 +76,15 @@ main()
 def test_nothing_is_collected_when_a_command_ends():
     # What is registered first is called last.
     done = subprocess.run([sys.executable, "-c", ENDED], capture_output=True, text=True, check=True)
-    assert int(done.stdout.rpartition("frozen:")[2]) > 0
+    assert int(done.stdout.split("frozen:")[1].split()[0]) > 0
+
+
+def test_threads_that_wait_take_no_core_unless_somebody_says_so():
+    for stated, expected in (({}, "PASSIVE"), ({"OMP_WAIT_POLICY": "ACTIVE"}, "ACTIVE")):
+        others = {name: value for name, value in os.environ.items() if name != "OMP_WAIT_POLICY"}
+        words = [sys.executable, "-c", ENDED]
+        done = subprocess.run(words, capture_output=True, text=True, env=others | stated, check=True)
+        assert done.stdout.split("threads wait:")[1].strip() == expected
 
 
 STARTED = """
