@@ -342,6 +342,7 @@ def _add(known: Node, watch: CallWatch, call: Call, folder: Path) -> bool:
         known.trained.take_rows(known.evaluated)
         known.evaluated.take_rows(known.trained)
     is_silent = call.trains and not watch.fitted and not len(known.trained.labels)
+    is_silent = is_silent and not any(note.endswith(ONLY_APP) for note in watch.notes)
     if is_silent and any(not _is_received(watch, arrays) for arrays in call.sent):
         watch.note(NO_TRAINING)
     if call.trains and trained:

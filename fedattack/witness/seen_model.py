@@ -1,5 +1,6 @@
 """A model that a client called on its own: what it is, what it took, and what it returned."""
 
+import math
 import weakref
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, Protocol
@@ -8,12 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedattack.base.errors import short
+from fedattack.base.structured import fields, list_searchable, stack_examples
 from fedattack.witness.arrays import Arrays, State, same
 from fedattack.witness.batches import ModelBatches, TakenBatch
 from fedattack.witness.drawn import PrivateTraining
 from fedattack.witness.outputs import ModelOutputs
-from fedattack.witness.sample import Label
-from fedattack.witness.seen import WitnessedModel
+from fedattack.witness.sample import Label, hash_rows
+from fedattack.witness.seen import ONLY_APP, WitnessedModel
 
 START_BYTES = 2**28
 """Bytes of a model's state up to which it is kept as it was before training."""
@@ -75,8 +77,8 @@ class SeenModel:
         The models that take what it makes beside examples, as a discriminator does.
     stepwise
         Whether its examples are all that its steps take; see :mod:`fedattack.witness.step`.
-    input_shape, classes
-        Shape of one example, and width of the output.
+    input_shape, widths, classes
+        Shape of one example, how many numbers each array of floating-point numbers has in it, and width of the output.
     """
 
     def __init__(self, watch: Watcher, model: object, name: str, signature: object) -> None:
@@ -97,6 +99,7 @@ class SeenModel:
         self.makes_for: list[SeenModel] = []
         self.takes_labels = False
         self.input_shape: tuple[int, ...] = ()
+        self.widths: set[int] = set()
         self.classes = 0
         self._watch = watch
         self._start: State = []
@@ -123,6 +126,9 @@ class SeenModel:
         """Note a batch that the model takes; ``inputs`` are what an example is known by, if not all of its row."""
         batch = self.batches.start(rows, trains=trains, inputs=inputs, keep=keep)
         self.input_shape = rows.shape[1:]
+        self.widths = {math.prod(self.input_shape)}
+        if fields(rows):
+            self.widths = {math.prod(rows.dtype[place].shape) for place in list_searchable(rows)}
         return batch
 
     def note_gradient(self, batch: TakenBatch) -> None:
@@ -195,6 +201,30 @@ class SeenModel:
         )
         maker.makes_for.append(self)
         maker.leave_out_noise()
+
+    def leave_out_both(self, maker: "SeenModel") -> None:
+        """Leave out all that two models take, if one makes for the other what stands for an example beside a label.
+
+        Of such a pair nobody tells examples from what is made. It is asked before batches are settled.
+        """
+        if self.input_shape:
+            return
+        kept = [*self.batches.trained.rows.items.values()]
+        # A head that takes features and more has them all of the model below.
+        if self.classes > 1 or not kept:
+            return
+        rows = stack_examples(kept)
+        for place in list_searchable(rows):
+            made = maker.outputs.hash_rows(math.prod(rows.dtype[place].shape))
+            is_made = [key in made for key in hash_rows(rows[place], self._watch.seed)]
+            if any(is_made) and not all(is_made):
+                self.batches, maker.batches = self._make_batches(), maker._make_batches()
+                self._watch.note(
+                    f"{self.name} takes what {maker.name} makes together with more, such as a label: nobody can tell "
+                    "which of that are examples, and what is made for each label is not asked about; state examples by "
+                    f"--examples module:function: {ONLY_APP}"
+                )
+                return
 
     def leave_out_noise(self) -> None:
         """Leave out what a generator takes, if these are rows of numbers of which none came twice."""

@@ -206,6 +206,10 @@ class CallWatch:
 
     def end(self, *, without_steps: bool) -> None:
         """Settle what is open in all models."""
+        models = [*self.models.values()]
+        pairs = [(model, maker) for model in models for maker in models if maker is not model]
+        for model, maker in pairs:
+            self.guard("what one model made for another", _leave_out_both, model, maker)
         for model in [*self.models.values(), *([self.stated] if self.stated else [])]:
             if without_steps and model.batches.wait_for_a_step:
                 self.note(
@@ -216,22 +220,21 @@ class CallWatch:
         for fitted in self.fitted.values():
             self.guard("what became of the last batches", _end, fitted.seen, False)
         # Only now is it known what each took, and that is held against what the others returned.
-        models = [*self.models.values()]
-        for model in models:
-            for maker in models:
-                if maker is not model and model.input_shape:
-                    self.guard("what one model made for another", _leave_out_made, model, maker)
+        for model, maker in pairs:
+            if model.input_shape:
+                self.guard("what one model made for another", _leave_out_made, model, maker)
 
     def is_taken(self, width: int, maker: SeenModel) -> bool:
         """Say whether a model besides another one takes rows of so many numbers."""
-        for model in self.models.values():
-            if model is not maker and model.input_shape and math.prod(model.input_shape) == width:
-                return True
-        return False
+        return any(model is not maker and width in model.widths for model in self.models.values())
 
 
 def _note_start(watch: CallWatch, model: SeenModel) -> None:
     model.note_start(watch.received())
+
+
+def _leave_out_both(watch: CallWatch, model: SeenModel, maker: SeenModel) -> None:
+    model.leave_out_both(maker)
 
 
 def _leave_out_made(watch: CallWatch, model: SeenModel, maker: SeenModel) -> None:

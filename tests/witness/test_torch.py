@@ -12,10 +12,12 @@ from torch.nn import functional as F  # noqa: N812
 from torch.nn.functional import cross_entropy as imported_by_name
 from torch.utils.data import DataLoader, TensorDataset
 
+from fedattack.apps.holding import find_unasked
 from fedattack.attacks import Knowledge, ModelKnowledge, read_knowledge, write_knowledge
 from fedattack.base.structured import fields
 from fedattack.witness import sources, torch_models
 from fedattack.witness.current import watching
+from fedattack.witness.node import NO_TRAINING
 from fedattack.witness.seen import GENERATOR
 from fedattack.witness.watch import CallWatch
 from tests.witness.apps import hashes_of, randomness, seed, seen, witness_of
@@ -1122,6 +1124,65 @@ def test_what_a_generator_makes_and_takes_are_no_examples(joined, tmp_path):
     assert note.startswith(
         "Linear takes what Sequential makes, such as a generator's output, along with examples: that is left out"
     )
+
+
+class Labelled(nn.Module):
+    """Takes rows with a label each."""
+
+    def __init__(self, width: int, out: int) -> None:
+        super().__init__()
+        self.classes, self.net = nn.Embedding(3, 2), nn.Linear(width + 2, out)
+
+    def forward(self, x, labels):
+        return self.net(torch.cat([x, self.classes(labels)], 1))
+
+
+@pytest.mark.parametrize("order", [lambda: torch.arange(10), lambda: torch.randperm(10)])
+@pytest.mark.parametrize("sent", [(0,), (1,), (0, 1)])
+def test_models_that_are_trained_against_each_other_with_labels_are_named(sent, order, tmp_path):
+    own, classes = torch.randn(10, 6, generator=torch.Generator().manual_seed(4)), torch.arange(10) % 3
+    models = []
+
+    def train():
+        maker, judge = models[:] = Labelled(3, 6), Labelled(6, 1)
+        moves = [torch.optim.SGD(model.parameters(), lr=0.1) for model in models]
+        for _ in range(3):
+            real, y = own[rows := order()], classes[rows]
+            fakes = maker(torch.randn(10, 3), y)
+            moves[1].zero_grad()
+            ones, zeros = torch.ones(10, 1), torch.zeros(10, 1)
+            F.binary_cross_entropy_with_logits(judge(real, y), ones).backward()
+            F.binary_cross_entropy_with_logits(judge(fakes.detach(), y), zeros).backward()
+            moves[1].step()
+            moves[0].zero_grad()
+            F.binary_cross_entropy_with_logits(judge(fakes, y), ones).backward()
+            moves[0].step()
+        models[:] = [models[index] for index in sent]
+
+    witness = witness_of(train, tmp_path, sent=models)
+    # Neither noise nor what is made is taken for an example.
+    assert witness.trained.total == 0
+    (note,) = [note for note in witness.notes if "not asked about" in note]
+    assert note.startswith("Labelled takes what Labelled makes together with more, such as a label: nobody can tell wh")
+    assert find_unasked([witness]).startswith(note)
+    assert NO_TRAINING not in witness.notes
+
+
+def test_a_head_that_takes_features_beside_more_keeps_its_examples(tmp_path):
+    x, y = torch.randn(10, 6, generator=torch.Generator().manual_seed(4)), torch.arange(10) % 3
+    below, head = nn.Linear(6, 4), Labelled(4, 1)
+    optimizer = torch.optim.SGD([*below.parameters(), *head.parameters()], lr=0.1)
+
+    def train():
+        for _ in range(3):
+            optimizer.zero_grad()
+            F.mse_loss(head(below(x), y)[:, 0], x.sum(1)).backward()
+            optimizer.step()
+        return head
+
+    witness = witness_of(train, tmp_path, sent=[below, head])
+    assert witness.trained.total
+    assert not any("not asked about" in note for note in witness.notes)
 
 
 def test_features_that_one_model_makes_for_another_stay_examples(tmp_path):
