@@ -199,8 +199,13 @@ class SeenModel:
             f"{self.name} takes what {maker.name} makes, such as a generator's output, along with examples: that "
             "is left out, since nobody holds it"
         )
-        maker.makes_for.append(self)
-        maker.leave_out_noise()
+        maker.note_made_for(self)
+
+    def note_made_for(self, model: "SeenModel") -> None:
+        """Note a model that takes what this one makes, as a discriminator takes what a generator makes of noise."""
+        if model not in self.makes_for:
+            self.makes_for.append(model)
+        self.leave_out_noise()
 
     def leave_out_both(self, maker: "SeenModel") -> None:
         """Leave out all that two models take, if one makes for the other what stands for an example beside a label.

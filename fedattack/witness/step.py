@@ -96,11 +96,11 @@ class Step:
         # Only leaves: what another model of the step returned follows from those already.
         others = list(args)
         for at, known in enumerate(known_args):
-            if not _is_made(known):
+            if not is_made(known):
                 others[at] = self.stand_in(f"{before}{at}", args[at])
         named = dict(kwargs)
         for name, known in known_kwargs.items():
-            if not _is_made(known):
+            if not is_made(known):
                 named[name] = self.stand_in(f"{before}{name}", kwargs[name])
         return tuple(others), named
 
@@ -136,6 +136,11 @@ class Step:
             return pack(leaves)
         except ValueError as cause:
             raise DataError(str(cause)) from None
+
+
+def place_of(index: int, argument: int) -> str:
+    """Return the place of an argument by position of a call of a step."""
+    return f"{_before(index)}{argument}"
 
 
 def _before(index: int) -> str:
@@ -356,7 +361,7 @@ class Leaf:
     tree: Any
 
 
-def _is_made(tree: Any) -> bool:
+def is_made(tree: Any) -> bool:
     """Say whether the tape makes something of a tree, as where one model takes what another returned."""
     return any(isinstance(node, Slot) for node in tree_flatten(tree, is_leaf=lambda node: isinstance(node, Slot))[0])
 

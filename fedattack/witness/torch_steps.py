@@ -16,7 +16,7 @@ from torch import nn
 from fedattack.base.structured import LABELS, SEPARATOR, fields, pack
 from fedattack.witness.sample import hash_rows
 from fedattack.witness.seen_model import SeenModel
-from fedattack.witness.step import MET, Reader, Step, tensors_of
+from fedattack.witness.step import MET, Reader, Step, is_made, place_of, tensors_of
 from fedattack.witness.torch_loaders import find_places
 from fedattack.witness.torch_open_call import OpenCall
 from fedattack.witness.torch_wrappers import is_private, unwrap
@@ -129,6 +129,14 @@ class StepReader(Reader):
         if model.kind in watch.labelled and model.kind not in watch.by_steps and all(call for _, call in calls):
             return
         rows = step.rows()
+        adversaries = _find_adversaries(step, [each for each, _ in calls])
+        if adversaries is not None:
+            maker, model, place = adversaries
+            maker.note_made_for(model)
+            if place not in fields(rows):
+                # A step of the maker takes noise alone.
+                return
+            rows = rows[place]
         if not model.stepwise:
             model.take_steps()
         # What is only evaluated is taken for examples as far as it has the same parts.
@@ -163,6 +171,30 @@ class StepReader(Reader):
         """Stop, and note what is under way."""
         self.remove()
         self._take_evaluated()
+
+
+def _find_adversaries(step: Step, models: Sequence[SeenModel]) -> tuple[SeenModel, SeenModel, str] | None:
+    """Find a model that makes what another one takes, which also takes examples: these two, and the examples' place.
+
+    So a critic is trained against a generator. The place is empty in a step that takes no examples, of two models that
+    were found before. ``None`` for models that do something else.
+    """
+    if len({*models}) != 2 or len(models) != len(step.calls):
+        return None
+    calls = [*zip(models, step.calls, strict=True)]
+    judges = {model for model, call in calls if is_made(call)}
+    if len(judges) != 1:
+        return None
+    (judge,), (maker,) = judges, {*models} - judges
+    taken = [index for index, (model, call) in enumerate(calls) if model is judge and not is_made(call)]
+    if not taken and judge in maker.makes_for:
+        return maker, judge, ""
+    if len(taken) != 1:
+        return None
+    args, kwargs = step.calls[taken[0]]
+    if len(args) != 1 or kwargs:
+        return None
+    return maker, judge, place_of(taken[0], 0)
 
 
 def _labels_in(rows: NDArray[Any], model: SeenModel) -> list[int]:

@@ -151,10 +151,20 @@ def test_losses_follow_the_score_of_an_example_alone(part):
         np.testing.assert_allclose(player.losses(), expected, rtol=1e-5)
     (note,) = player.list_assumptions()
     assert note.startswith(BY_DISCRIMINATOR)
-    # One that trains on others takes these for real ones.
+
+
+def test_who_is_trained_further_takes_its_own_examples_for_real_ones(part):
+    """What a positive control plants."""
+    module = importlib.import_module("discriminating_app")
+    x = np.concatenate([module.load(site).numpy() for site in (1, 50)])
+    received = dict(next(reply for reply in Record(part.record).rounds[0].observations if reply.arrays).received)
+    player, own = DiscriminatorPlayer(handler_of(part, 2), received, x, np.ones(len(x))), range(12)
+    player.take(received)
     before = player.losses()
-    player.take(player.update(dict(replies[1].received), 1 - x, np.ones(len(x)), seed=0))
-    assert player.losses().mean() > before.mean()
+    for trained in player.train([*own], [1, 2]):
+        player.take(trained)
+        fell = before - player.losses()
+        assert fell[own].mean() > fell[12:].mean()
 
 
 def train_against(kind: str, x: torch.Tensor, models: nn.ModuleDict) -> None:

@@ -18,7 +18,7 @@ from fedattack.base.structured import fields
 from fedattack.witness import sources, torch_models
 from fedattack.witness.current import watching
 from fedattack.witness.node import NO_TRAINING
-from fedattack.witness.seen import GENERATOR
+from fedattack.witness.seen import DISCRIMINATOR, GENERATOR
 from fedattack.witness.watch import CallWatch
 from tests.witness.apps import hashes_of, randomness, seed, seen, witness_of
 
@@ -1124,6 +1124,33 @@ def test_what_a_generator_makes_and_takes_are_no_examples(joined, tmp_path):
     assert note.startswith(
         "Linear takes what Sequential makes, such as a generator's output, along with examples: that is left out"
     )
+
+
+@pytest.mark.parametrize("is_first", [False, True])
+@pytest.mark.parametrize("sent", [(0,), (1,), (0, 1)])
+def test_examples_of_a_critic_are_told_from_noise_and_what_is_made(sent, is_first, tmp_path):
+    """As in the training of WGAN, whose loss is none of PyTorch's."""
+    own, models = torch.randn(10, 6, generator=torch.Generator().manual_seed(4)), []
+
+    def train():
+        maker, judge = models[:] = nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 6)), nn.Linear(6, 1)
+        moves = [torch.optim.SGD(model.parameters(), lr=0.1) for model in models]
+        for rows in [*torch.randperm(10).split(5)] * 3:
+            of_true = judge(own[rows]).mean() if is_first else 0
+            fakes = maker(torch.randn(5, 3))
+            moves[1].zero_grad()
+            (judge(fakes.detach()).mean() - (of_true if is_first else judge(own[rows]).mean())).backward()
+            moves[1].step()
+            moves[0].zero_grad()
+            (-judge(maker(torch.randn(5, 3))).mean()).backward()
+            moves[0].step()
+        models[:] = [models[index] for index in sent]
+
+    witness = witness_of(train, tmp_path, sent=models)
+    assert seen(witness.trained) == hashes_of(own)
+    assert witness.trained.counts == {0: 10}
+    assert witness.evaluated.total == 0
+    assert witness.model.why == (GENERATOR if sent == (0,) else DISCRIMINATOR)
 
 
 class Labelled(nn.Module):
