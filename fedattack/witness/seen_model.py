@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedattack.base.errors import short
-from fedattack.base.structured import fields, list_searchable, stack_examples
+from fedattack.base.structured import list_searchable, stack_examples
 from fedattack.witness.arrays import Arrays, State, same
 from fedattack.witness.batches import ModelBatches, TakenBatch
 from fedattack.witness.drawn import PrivateTraining
@@ -126,9 +126,9 @@ class SeenModel:
         """Note a batch that the model takes; ``inputs`` are what an example is known by, if not all of its row."""
         batch = self.batches.start(rows, trains=trains, inputs=inputs, keep=keep)
         self.input_shape = rows.shape[1:]
-        self.widths = {math.prod(self.input_shape)}
-        if fields(rows):
-            self.widths = {math.prod(rows.dtype[place].shape) for place in list_searchable(rows)}
+        self.widths = {math.prod(rows.dtype[place].shape) for place in list_searchable(rows)}
+        if self.input_shape:
+            self.widths = {math.prod(self.input_shape)}
         return batch
 
     def note_gradient(self, batch: TakenBatch) -> None:
