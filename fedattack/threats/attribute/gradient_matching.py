@@ -40,7 +40,7 @@ _COPIES = 8
 # Starts in one piece of work.
 _MOST_ON_CPU, _MOST_ON_GPU = 4, 64
 _LEAST_SHARE = 1e-6
-# Of L-BFGS: how many steps it remembers, and the slope, as a share of the objective at its start, at which it ends.
+# For L-BFGS: how many steps it remembers, and the slope, as a share of the objective at its start, at which it ends.
 _MEMORY = 20
 _UNLIMITED = 10**9
 _FLAT = 1e-8
@@ -89,7 +89,7 @@ class Match:
 
     # (n, v): the shares found, rows summing to one. They are where an optimiser stopped, not calibrated.
     beliefs: NDArray[np.float64]
-    # Of the best start: the mean cosine (1 is best), or the squared distance over the gradients' squared norm (0 is
+    # For the best start: the mean cosine (1 is best), or the squared distance over the gradients' squared norm (0 is
     # best).
     objective: float
     weights: NDArray[np.float64]  # (T, n): the examples' weights, summing to one in each round.
