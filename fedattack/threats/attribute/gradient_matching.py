@@ -2,8 +2,8 @@
 
 Lyu & Chen 2021, "A novel attribute reconstruction attack in federated learning", Algorithm 1. Each example's unknown
 value is relaxed to shares of all values, and the example becomes its expected encoding. The shares are optimised until
-the gradient of all examples together points where the client's did, in every round at once (cos-matching). Beside it
-stands the squared distance with L-BFGS (Zhu et al. 2019, "Deep leakage from gradients").
+the gradient of all examples together points where the client's did, in every round at once (cos-matching). The other
+distance is the squared one, with L-BFGS (Zhu et al. 2019, "Deep leakage from gradients").
 """
 
 from __future__ import annotations

@@ -16,8 +16,8 @@ are chosen on examples apart. What Σ and the means are taken from is the mode:
     Shadow clients are trained as clients are, in batches.
 
 A row of all parameters for each shadow client may be more than there is memory for. Then only products with this matrix
-are computed, block by block (:mod:`fedattack.learning.rows`). So it is always for the gradients of examples, which are
-kept as far as there is memory. The detector is the same but for rounding.
+are computed, block by block (:mod:`fedattack.learning.rows`). This is always so for the gradients of examples, which
+are kept as far as there is memory. The detector is the same but for rounding.
 
 Each way of computing has its file: :mod:`linear <fedattack.threats.property.linear>` one,
 :mod:`exact <fedattack.threats.property.exact>` three, by what of the updates fits into memory. All find a direction in
