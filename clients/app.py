@@ -100,7 +100,7 @@ def check_model(message: Message, context: Context, call_next: ClientAppCallable
     return mod(message, context, call_next)
 
 
-# Of those that change replies SecAgg+ comes first, and so is outermost: it masks what the others, the defence among
+# SecAgg+ comes first of those that change replies, and so is outermost: it masks what the others, the defence among
 # them, have made of the reply.
 app = ClientApp(
     client_fn=client_fn, mods=[tell_partition, secure_aggregation, defend, check_model, numpy_client_bridge]

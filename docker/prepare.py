@@ -24,7 +24,7 @@ PROFILES = {
 # The image's own user. Root prepares for it: nothing in a container runs as root.
 IMAGE_USER = 10001
 
-# Of what the containers write besides runs: the SuperLink's state, what clients note, what the audit shares with them.
+# What the containers write in addition to runs: the SuperLink's state, clients' notes, what the audit shares with them.
 FOLDERS = ("database", "notes", "shared")
 
 # Whether the traffic has TLS, and SuperNodes keys: what each program is told.

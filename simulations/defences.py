@@ -20,7 +20,7 @@ from simulations.zoos import uses_zoos, zoos_of_run
 def known_defence(study: Study) -> KnownDefence | None:
     """Say what an attacker knows who knows of the clients' defence; ``None`` without one.
 
-    Of clients that spend a privacy budget it knows the noise of the one in the middle.
+    If clients spend a privacy budget, it knows the noise of the one in the middle.
     """
     settings = study.settings
     if is_private(settings):

@@ -5,8 +5,8 @@ and racing workers both differ from run to run, whatever the seed. This Grid lis
 hold, and hands replies over in the order of the messages. So the strategy's own seeded draws decide.
 
 Flower looks for each node's messages among those of all nodes: to ask all at once takes a time that grows with the
-square of their number. 1,000 nodes took 28 seconds, and 10,000 would take most of an hour. Of many nodes only those
-are asked that are drawn.
+square of their number. 1,000 nodes took 28 seconds, and 10,000 would take most of an hour. If there are many nodes,
+only those that are drawn are asked.
 """
 
 import time
@@ -26,7 +26,7 @@ FEW = 200
 class OrderedGrid(PassingGrid):
     """A Grid whose nodes and replies have an order of their own.
 
-    Of more nodes than :data:`FEW`, the order is first taken to be that in which they were registered, as in Flower's
+    With more nodes than :data:`FEW`, the order is first taken to be that in which they were registered, as in Flower's
     simulation it is. A node is asked when it is first needed. If one of them says otherwise, all are asked.
 
     Parameters

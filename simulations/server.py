@@ -133,7 +133,7 @@ def _checkpoint(study: Study, grid: SharedGrid) -> Checkpoint | None:
     if data != study.data.fingerprint:
         raise DataError("the data are not those of the stopped run; put its data back, or start a run of its own")
     record = Record(settings.record)
-    # Of many clients, those that were never sampled have said nothing, and have no name in the record.
+    # Those of many clients that were never sampled have said nothing, and have no name in the record.
     grid.nodes_at(map(int, names))
     known = {str(node): names[client] for node, client in grid.partitions.items() if client in names}
     if len(known) < len(names) or not {*names.values()} >= {*record.nodes}:

@@ -304,7 +304,7 @@ class Interview:
         found: dict[Form, _FormOfModel] = {}
         for round_ in self._record:
             for reply in _list_replies(round_):
-                # Of one form nobody asks who has it.
+                # Where there is one form, nobody asks who has it.
                 if reply.received is None or len(found) == len(players) == 1:
                     continue
                 received = dict(reply.received)

@@ -126,7 +126,7 @@ def _read_declared_supernodes(federations: Any) -> int | None:
             counts[name] = count
     if len(counts) == 1:
         return next(iter(counts.values()))
-    # Of several federations the default counts, if it says so itself.
+    # The default of several federations counts, if the file names one.
     return counts.get(str(federations.get("default")))
 
 

@@ -70,7 +70,7 @@ BY_ESTIMATOR = ("losses come from the app's own ", "clients send the rows that "
 class Inquiry:
     """What an app is asked about: targets, by replies that are read as ``sends`` says, where they are no models.
 
-    Of the run ``part`` the record is read, and its ``witnesses`` say how clients were asked to train.
+    It reads the record of the run ``part``, whose ``witnesses`` say how clients were asked to train.
     """
 
     part: Part

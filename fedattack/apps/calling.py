@@ -197,7 +197,7 @@ def _sample(stated: Stated, keep: int) -> SeenExamples:
     examples.keep_rows(hashes, x)
     examples.repeats = examples.find_repeats([len(x)])
     seen = examples.seen()
-    # Of equal rows nobody can tell which one is meant.
+    # Nobody can tell which one of equal rows is meant.
     times, rows = Counter(hashes), {key: row for row, key in enumerate(hashes)}
     order = [rows[key] if times[key] == 1 else -1 for key in map(bytes, seen.hashes)]
     return replace(seen, order=np.array(order, dtype=np.int64))

@@ -128,7 +128,7 @@ def control(
         By attack; nothing of attacks that show a leak, or where nothing can be planted.
     """
     found: dict[str, Control] = {}
-    # Of what cannot be judged there is nothing to control, and the report says why.
+    # What cannot be judged needs no control, and the report says why.
     alone = judge_each(_list_common(runs), runs, setting={}, provenance={}, failed={})
     shown = answering(correct_together([finding for each in alone.values() for finding in each], runs))
     unseen = [finding.attack for finding in shown if finding.verdict == NO_EVIDENCE]
@@ -228,7 +228,7 @@ def _search(
     `lost` is told of which nothing is known, and why.
     """
     strengths = [(amount, batch) for batch, each in enumerate(batches) for amount in each.amounts]
-    # Of each the last strength that it does not see, and the first that it sees.
+    # For each, the last strength that it does not see, and the first that it sees.
     unseen, seen = dict.fromkeys(names, -1), dict.fromkeys(names, len(strengths))
     planted: dict[int, tuple[list[Mapping[int, Run]], Share]] = {}
     for done in range(len(strengths)):
@@ -523,7 +523,7 @@ def _inquire(run: Run, witnesses: Sequence[Witness]) -> tuple[Inquiry, dict[str,
     owned: dict[str, list[int]] = {}
     if truth is not None:
         for node, client in truth.nodes.items():
-            # Of a target that several hold it is not clear whose training it moves.
+            # It is not clear whose training moves a target that several clients hold.
             owned[node] = np.flatnonzero(truth.owners == client).tolist()
     if targets is None or not any(owned.values()):
         raise DataError(f"no target of {run.part.label} is known to be held by exactly one client")

@@ -30,7 +30,7 @@ from fedattack.witness.tape import read_tape
 class _Fits:
     """The estimators that give losses and that a call of the app fitted, on ``x`` and ``y`` in place of its own.
 
-    Of a pipeline it is the last step, as witnesses see it: examples are what this step takes.
+    For a pipeline it is the last step, as witnesses see it: examples are what this step takes.
     """
 
     x: NDArray[Any]

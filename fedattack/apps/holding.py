@@ -178,7 +178,7 @@ class Holding:
 def hold(witnesses: Sequence[Witness], record: Record | None = None) -> Holding:
     """Find out who holds what.
 
-    Of sums no example is asked about whose holders are perhaps in none of them: it may count as held, or as nobody's.
+    With sums, no example is asked about whose holders may be in none of them: it may count as held, or as nobody's.
 
     Raises
     ------
@@ -210,7 +210,7 @@ def hold(witnesses: Sequence[Witness], record: Record | None = None) -> Holding:
         why_none = _why_none(form, witnesses)
     if record is not None and record.view == "aggregate":
         _leave_out_unheard(clients, record, holders, examples, notes)
-    # Of one example at a time, since their forms may hold several arrays.
+    # One example at a time, since their forms may hold several arrays.
     incomplete = frozenset(key for key, (x, _) in examples.items() if not finite(np.asarray(x)[None])[0])
     return Holding(
         witnesses, clients, form.kind, form.sample, examples, holders, origins, why_none, tuple(notes), incomplete

@@ -175,7 +175,7 @@ def wrap_app(
         inner = f"DepartingServerApp({inner}, {str(plan)!r})"
     (to / f"{MODULE}.py").write_text(
         '"""Written by fedattack: the project\'s own ServerApp, observed."""\n\n'
-        # Of a dotted attribute, such as factory.app, the first name is imported.
+        # The first name of a dotted attribute, such as factory.app, is imported.
         f"from {module} import {server.partition('.')[0]}\n\n"
         f"{imports}\n"
         f"app = ObservedServerApp({inner}, {str(out)!r}{arguments})\n",

@@ -453,7 +453,7 @@ class Player:
         count = len(self._y)
         products, norms = np.full((len(updates), count), np.nan), np.full(count, np.nan)
         lengths = np.full(len(updates), np.nan)
-        # Of what travels as the bytes of another type there is no difference.
+        # What travels as the bytes of another type has no difference.
         learned = self.find_learned()
         for name in [*learned]:
             if any(name not in update for update in updates):

@@ -26,7 +26,7 @@ _WIDTH = 118
 def write_claim(folder: Path, witnesses: Sequence[Witness], rounds: int) -> Path | None:
     """Write down how clients train privately, all but the ε and δ that only their owner can claim.
 
-    Of clients that train differently, the one counts that spends most. ``rounds`` is in how many a client took part.
+    If clients train differently, the one that spends most counts. ``rounds`` is in how many a client took part.
     Returned is the file; None where no client was seen to train so.
     """
     private = [dict(witness.private) for witness in witnesses if witness.private]

@@ -238,7 +238,7 @@ def join_outputs(parts: Sequence[AskedOutputs]) -> AskedOutputs:
     Forms of other outputs than the first one are left out.
     """
     alike = [part for part in parts if part.softmax.shape[2] == parts[0].softmax.shape[2]]
-    # Of each form the same examples, as many as of the one of which fewest were asked.
+    # The same examples for each form, as many as were asked for the form with the fewest.
     count = min(len(part.rows) for part in alike)
     widest = max(part.inputs.shape[2] for part in alike)
     inputs = [np.pad(part.inputs[:, :count], ((0, 0), (0, 0), (0, widest - part.inputs.shape[2]))) for part in alike]
@@ -346,7 +346,7 @@ def _probe(player: Player, weights: Arrays, x: NDArray[Any], y: NDArray[Any]) ->
 def _say_missing(name: str, weights: Arrays, known: Collection[str]) -> str:
     """Say why an array has no gradients."""
     for other in known:
-        # Of an array that stands in a model twice, such as tied weights, there is one gradient.
+        # An array that stands in a model twice, such as tied weights, has one gradient.
         if np.array_equal(weights[name], weights[other]) and np.any(weights[name]):
             return f"it is {other} under another name"
     return "the app's step gives no gradient of it"

@@ -466,7 +466,7 @@ def _pose_class(label: int, scene: Scene, without: Collection[str], further: Fur
     _check_divides(label, counts > 0)
     if scene.auxiliary is None or not (scene.auxiliary.y == label).any():
         raise DataError(f"--property {label}: the attacker has no auxiliary examples of that class")
-    # Of those who hold the class, this is the share of it that fits how common it is.
+    # The share of the class among those who hold it that fits how common it is.
     share = float(np.mean(scene.auxiliary.y == label)) / float(has.mean())
     percent = min(max(round(100 * share), 1), 100)
     further.known |= {"property": f"class-{label}-at-{percent}", "positive_share": float(has.mean())}

@@ -324,7 +324,7 @@ def _notes_of(
 def _middle(factors: Sequence[float]) -> float:
     low, high = min(factors), max(factors)
     if low * high <= 0:
-        # Of factors of either sign there is no middle.
+        # Factors of both signs have no middle.
         return high
     # Factors multiply: the middle is the geometric one, with their sign.
     return math.copysign(math.sqrt(low * high), low)

@@ -193,7 +193,7 @@ class StepReader(InputReader):
         return max(self._matrices[module].shape)
 
     def _watch(self, ids: Tensor) -> list[LayerCall]:
-        # Of sequences that are alike, rows are alike in one of both orders.
+        # If sequences are alike, rows are alike in one of the two orders.
         orders = {product.name: _find_order(product.rows, ids.shape) for product in self._list(ids[:1].expand_as(ids))}
         calls: list[LayerCall] = []
         for product in self._list(ids):

@@ -54,7 +54,7 @@ def _chance_to_meet(values: Floats, errors: Floats, ordered: Floats) -> Floats:
     # The first percentile: one odd number between the others does not make a column fine.
     finest = float(np.quantile(gaps, 0.01, method="lower")) if len(gaps) else 0.0
     inside = np.ones(len(values))
-    # Of a window without any width all numbers are the same one.
+    # All numbers of a window without any width are the same.
     np.divide(np.maximum(2 * errors, finest), width, out=inside, where=width > 0)
     by_width = (size + 1) / (count + 1) * np.minimum(inside, 1.0)
     return np.asarray(np.clip(np.maximum(by_count, by_width), np.finfo(float).tiny, 1.0))

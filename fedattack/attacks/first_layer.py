@@ -105,7 +105,7 @@ class _FirstCall:
 def find_known_first_layer(knowledge: Knowledge) -> FirstLayer:
     """Find the first layer of the clients' model, or by the roles of arrays where the attacker can build none.
 
-    Of models of several forms it is that of the first form that has one.
+    For models of several forms it is that of the first form that has one.
 
     Raises
     ------
@@ -130,7 +130,7 @@ def find_layers_by_form(knowledge: Knowledge) -> dict[int, FirstLayer]:
             neurons, inputs = role.shape[::-1] if role.is_transposed else role.shape
             how = role.is_relu, role.is_transposed, role.scale, role.shift, role.columns
             layer = FirstLayer(role.name, role.bias, inputs, neurons, *how)
-            # Of several, as of a wide and a deep part, the one that gives away most numbers.
+            # The one of several, such as a wide and a deep part, that gives away most numbers.
             before = found.get(role.form, layer)
             found[role.form] = max(before, layer, key=lambda layer: (layer.inputs, layer.neurons))
     return dict(sorted(found.items()))

@@ -75,7 +75,7 @@ class LastLayer:
 def find_known_last_layer(knowledge: Knowledge) -> LastLayer:
     """Find the last layer of the clients' model, or by the roles of arrays where the attacker can build none.
 
-    Of models of several forms it is that of the first form that has one.
+    For models of several forms it is that of the first form that has one.
 
     Raises
     ------

@@ -29,7 +29,7 @@ class Needs:
     takes
         What may be missing in the record without making a number wrong: ``rounds`` and other ``clients``, as
         :class:`fedattack.record.Keep` leaves them out; and ``frozen`` weights, which the attacker puts back: for
-        attacks that compute with models alone, or with gradients of what is trained. Beside what a record may lack,
+        attacks that compute with models alone, or with gradients of what is trained. Besides these,
         ``structures``: examples that are more than one array, such as ids with a mask; ``models``: sums of clients
         that an active server sent different models; and ``untrained``: a run in which nothing is trained, and clients
         answer messages of other kinds.

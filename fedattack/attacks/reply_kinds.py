@@ -73,7 +73,7 @@ _LARGE_INTEGER = re.compile(r"(0x)?[0-9a-fA-F]{128,}")
 # Fewer rows may add up to 1 by accident.
 _FEWEST_ROWS = 3
 
-# Of what is one value for each example, the least there must be: fewer numbers may be anything.
+# The fewest values that count as one for each example: fewer numbers may be anything.
 _FEWEST_EXAMPLES = 8
 
 Row = dict[str, Any]
@@ -165,7 +165,7 @@ def find_sparse(record: Record) -> ChangedEntries | None:
     """
     found = None
     for exchange in _sample(record):
-        # Of a part of the replies nobody knows what the server made.
+        # Nobody knows what the server made of a part of the replies.
         if not exchange.replies or not exchange.is_whole:
             return None
         names = _find_pair(exchange)
@@ -185,7 +185,7 @@ def _sample(record: Record) -> Iterator[_Exchange]:
     size = sum(np.dtype(each.dtype).itemsize * each.size for each in record.parameters)
     most = max(1, min(_CLIENTS, _MOST_BYTES // max(size, 1)))
     with_replies = [round_ for round_ in record if any(map(replied, round_.observations))]
-    # Of the last round it is often not known what it led to.
+    # It is often not known what the last round led to.
     followed = [round_ for round_ in with_replies if round_.after is not None]
     chosen = {round_.seq: round_ for round_ in (with_replies[:1] + (followed or with_replies)[-1:])}
     for round_ in chosen.values():

@@ -68,7 +68,7 @@ _NEAR = 2e-3
 # A gradient whose length is a smaller share of the longest one says nothing.
 _NOTHING = 1e-6
 
-# Of a table most examples leave more rows alone than this share.
+# Most examples leave more rows of a table alone than this share.
 _ALONE = 0.5
 
 # Examples of which spans are compared, and numbers by which directions are drawn together.
@@ -432,7 +432,7 @@ class _Finder:
         if self._labels is None:
             return ""
         labels, rows = self._labels[layer.seen], layer.rows[layer.seen]
-        # Of one label alone any neuron may be said to tell it.
+        # If there is one label alone, any neuron seems to tell it.
         if len(np.unique(labels)) < 2 or len(labels) < FEWEST_EXAMPLES:
             return ""
         neurons = rows.shape[1]
@@ -710,7 +710,7 @@ def _are_positions(touched: Flags, x: NDArray[Any]) -> bool:
     if (starts != starts[0]).any() or (touched != run).any() or counts.max() < 2:
         return False
     longest = [ids.shape[1] for _, ids in _list_ids(x) if ids.ndim == 2]
-    # Of examples of one length each has to move that many.
+    # If all examples have one length, each has to move that many.
     return any(counts.max() == most or (counts.max() < most and len(np.unique(counts)) > 1) for most in longest)
 
 

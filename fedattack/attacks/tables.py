@@ -87,7 +87,7 @@ def tables_of(model: nn.Module | None, knowledge: Knowledge, record: Record | No
 def find_tables_by_roles(roles: Sequence[ArrayRole], knowledge: Knowledge) -> list[TokenTable]:
     """Find the tables among arrays whose roles gradients showed, the one with most rows first.
 
-    A first layer is a table in those inputs that are 0 or 1 in all examples of the attacker's. Of models of several
+    A first layer is a table in those inputs that are 0 or 1 in all examples of the attacker's. In models of several
     forms, a table that others have by the same name is one.
     """
     tables: list[TokenTable] = []

@@ -1,7 +1,7 @@
 """Labels that gradients of outputs tell by themselves, as in split and vertical learning: closed forms, no model.
 
-Of a loss of two classes the gradient of an example's embedding is (p − y) w: all are multiples of w, and the sign of
-p − y is that of the label. Of a cross-entropy of more classes the gradient of its logits is p − e_y: it adds up to 0,
+With a loss of two classes the gradient of an example's embedding is (p − y) w: all are multiples of w, and the sign of
+p − y is that of the label. With a cross-entropy of more classes the gradient of its logits is p − e_y: it adds up to 0,
 and is negative at the label alone. See Li et al. 2022, "Label leakage and protection in two-party split learning".
 """
 
@@ -101,7 +101,7 @@ def list_told_labels(record: Record) -> Iterator[str]:
         seen.setdefault((kind, way, name), []).append(read_labels(array))
     for (kind, way, name), each in [*seen.items()][:_MOST_NOTES]:
         told = [found for found in each if found is not None]
-        # Of a batch of one class nothing is told, and most batches have both.
+        # A batch of one class tells nothing, and most batches have both.
         if 2 * len(told) <= len(each):
             continue
         whose = {"sent": "that the server sends to clients", "reply": "that clients reply"}[way]

@@ -229,7 +229,7 @@ def reach_of_clients(kinds: Sequence[NDArray[np.int64]], needed: float, words: s
     if not sum(sizes):
         return None
     runs = np.repeat(np.arange(len(kinds)), sizes)
-    # Of the run that differs most: clients that are alike to the attack cannot be told apart by it.
+    # The run that differs most counts: clients that are alike to the attack cannot be told apart by it.
     different = max(len(np.unique(of_run)) for of_run in kinds)
     # n clients of one run have n! orders, of which one is the observed one.
     enough = smallest(lambda clients: math.factorial(clients) * needed >= 1, 2)

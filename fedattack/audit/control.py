@@ -88,7 +88,7 @@ def with_controls(
 ) -> list[Finding]:
     """Add to findings that show nothing what the positive control of their attack, by its name, says.
 
-    Of the attacks ``needed`` nothing else says whether they would see a leak: without a control they cannot tell.
+    Nothing else says whether the attacks ``needed`` would see a leak: without a control they cannot tell.
     """
     final = []
     for finding in findings:

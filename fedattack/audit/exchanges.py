@@ -60,7 +60,7 @@ class Held:
         """Return the scores with the owners (draws, n), and with the clients after them; the lowest for NaN."""
         targets, clients = self.scores.shape
         flat, starts = self._ranked.ravel(), np.arange(targets) * clients
-        # Of n clients each target is a non-member for one alone, the next one, so that members and non-members are as
+        # Each target is a non-member for one of n clients alone, the next one, so that members and non-members are as
         # many. By positions in the flat scores: take is twice as fast as two index arrays.
         return np.take(flat, starts + owners), np.take(flat, starts + (owners + 1) % clients)
 
@@ -90,7 +90,7 @@ class Exchanges:
         self._sizes = len(members), len(others)
         self._arrangements = arrangements_within(self._cells, self._members)
         self._alike = _of_equal_size(self._cells)
-        # Of the first target with the same score: those before it are strictly above.
+        # The index of the first target with the same score: those before it are strictly above.
         self._above = np.searchsorted(-self._scores, -self._scores, side="left")
         self._rng = np.random.default_rng(seed)
         self._drawn: list[NDArray[np.uint8]] = []
@@ -205,7 +205,7 @@ def significance_above(
     The threshold must come from other targets. In each cell the number is then hypergeometric.
     """
     _, inside = np.unique(cells, return_inverse=True)
-    # Of each cell: how many are marked, how many are not, and how many scores are above.
+    # For each cell: how many are marked, how many are not, and how many scores are above.
     chosen = np.bincount(inside, marked).astype(np.int64)
     left = np.bincount(inside) - chosen
     above = np.bincount(inside, scores > threshold).astype(np.int64)

@@ -52,7 +52,7 @@ def _list_holdings(run: Run | Prepared) -> list[set[Hashable]]:
     targets = run.knowledge.targets
     examples: Iterable[Hashable] = range(len(truth.owners))
     if targets is not None:
-        # Of examples alone their hash is kept: two runs with the same data are one federation.
+        # Only the hash of examples is kept: two runs with the same data are one federation.
         examples = _hash_each(targets.x)
     owned = zip(examples, truth.owners.tolist(), strict=False)
     kinds: list[set[Hashable]] = [{(example, owner) for example, owner in owned if owner != NOBODY}]

@@ -271,7 +271,7 @@ def answering(findings: Sequence[Finding]) -> list[Finding]:
     one; see :func:`fedattack.audit.significance.correct_findings`.
     """
     leaks: dict[str, Finding] = {}
-    # Of the leaks of an attack that counts of which most is certain, and else the first: `sorted` is stable.
+    # The leak of an attack counts of which most is certain, and else the first: `sorted` is stable.
     for finding in sorted(findings, key=lambda finding: -finding.certain):
         if finding.verdict == LEAK:
             leaks.setdefault(finding.attack, finding)

@@ -77,7 +77,7 @@ def judge_each(
 ) -> dict[str, list[Finding]]:
     """State what each of these attacks found by itself; see :func:`judge_attacks`."""
     by_attack = {}
-    # Who holds what is exchanged run by run. Of runs of one federation it was dealt once.
+    # Who holds what is exchanged run by run. In runs of one federation it was dealt once.
     anew = dealt_anew(runs)
     for attack in attacks:
         # A judge that fails takes its own findings along, and leaves those of others.

@@ -20,7 +20,7 @@ class Kind:
     schema
         The JSON schema of such a value.
     write
-        Writes it for people. Of lists and objects nobody writes a whole one.
+        Writes it for people. A list or object is never written whole.
     """
 
     schema: Mapping[str, Any]

@@ -120,7 +120,7 @@ def best_round(
 ) -> Significance:
     """Test whether clients are named for their own targets in the best round, which is chosen anew in each exchange.
 
-    Of each run it is given, for each round, :func:`named_by_holder` of each half of the targets.
+    It is given, for each run and round, :func:`named_by_holder` of each half of the targets.
     """
     tables = []
     for holders, rounds in runs:
@@ -278,7 +278,7 @@ class HolderExchanges:
 
     def __init__(self, runs: Sequence[Alike], rng: np.random.Generator, how: str) -> None:
         self._runs, self._rng, self._how = runs, rng, how
-        # Of each draw the sums of credits by holder, (count, holders) a run: few numbers, of which all statistics are.
+        # For each draw the sums of credits by holder, (count, holders) a run: few numbers, of which all statistics are.
         self._drawn: list[list[Floats]] = []
 
     def significance(self, statistic: Callable[[Sequence[Floats]], Floats]) -> Significance:

@@ -1,7 +1,7 @@
 """Can runs of this size show anything? Said before the first round, from what is true and what the attacker knows.
 
 A leak needs a p below :data:`~fedattack.audit.finding.ERROR`. The smallest p that a test can give follows from what it
-exchanges, and that is known before anything is trained. So it is known, too, when no outcome can be a leak. The reverse
+exchanges, and that is known before anything is trained. So it is also known when no outcome can be a leak. The reverse
 is no promise: an attack that is always right may still be no better than a guess that is always right.
 """
 

@@ -58,7 +58,7 @@ class _NamedValue:
     are_counts: int = 0
     add_up: int = 0
     are_one_an_example: int = 0
-    # Of counts, how many are not 0, and how many are 1.
+    # If they are counts, how many are not 0, and how many are 1.
     filled: int = 0
     single: int = 0
 
@@ -81,7 +81,7 @@ class _NamedValue:
 def reached_of(record: Record) -> dict[str, Any]:
     """Describe what clients' replies hold, as ``reached`` of ``run.schema.json`` does.
 
-    Each name that replies to one type of message have is a row. Of whole numbers it is said what they count, as far as
+    Each name that replies to one type of message have is a row. The row says what whole numbers count, as far as
     the numbers themselves show it.
     """
     found: dict[tuple[str, str], _NamedValue] = {}

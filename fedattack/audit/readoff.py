@@ -82,7 +82,7 @@ def bits_beside(examples: Floats, others: Floats, known: Floats, tolerance: floa
     # Beyond the budget of comparisons examples have 0 bits, and are called certain by nothing.
     for row, example in enumerate(examples[: max(1, _MOST_COMPARED // compared)]):
         others_in_all, times = 0, np.zeros(len(columns))
-        # Of all known examples: in how many other ones each column is met as well.
+        # In how many others of all known examples each column is met as well.
         for near in _find_near(known, example, tolerance):
             # The example itself, and its equals, say nothing of how rare it is.
             other = near[~near.all(axis=1)]
@@ -101,7 +101,7 @@ def _find_near(rows: Floats, example: Floats, tolerance: float) -> Iterator[Flag
     """Yield of rows (n, columns), some at once, which numbers are near the example's."""
     at_once = max(1, _AT_ONCE // max(1, rows.shape[1]))
     for first in range(0, len(rows), at_once):
-        # Of NaN nothing is near: the comparison is false.
+        # Nothing is near NaN: the comparison is false.
         yield np.abs(rows[first : first + at_once] - example) <= tolerance
 
 

@@ -21,7 +21,7 @@ SCORE_BINS = 24
 # Share of all scores that may lie beyond the edges of a histogram, so that a few far away do not hide the others.
 _BEYOND = 0.01
 _MOST_PARTS = 100
-# Of all targets one in ten is among the surest.
+# One in ten of all targets is among the surest.
 _TENTH = 10
 _FEWEST_SURE = 5
 _TIES = 16

@@ -111,7 +111,7 @@ class Axes:
                 values = values[~missing]
             if values.size:
                 least, largest = min(least, values.min()), max(largest, values.max())
-            # Of an array on disk the pages that were read are given back.
+            # The pages that were read of an array on disk are given back.
             let_go(array)
         if least <= largest and not low <= least <= largest <= high:
             return f"expected values in {low:g} … {high:g}, got {least:g} … {largest:g}"

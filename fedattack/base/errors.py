@@ -98,7 +98,7 @@ def short(text: str, limit: int = MESSAGE) -> str:
     """
     # Before any scan: a message must be cheap, whatever somebody sent.
     if len(text) > 8 * limit:
-        # Of a text of megabytes, only what is shown is looked at.
+        # Only what is shown of a text of megabytes is looked at.
         text = f"{text[: 4 * limit]} … {text[-4 * limit :]}"
     line = " ".join(text.split())
     line = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in line)

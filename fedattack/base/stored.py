@@ -9,7 +9,8 @@ A field is of a kind that JSON has, with pydantic's limits, or of NumPy arrays, 
         whose: Annotated[NDArray[np.int64], Axes("named", low=0)]
         seen: Annotated[NDArray[np.bool_], Axes("clients")]
 
-Axes of one name are of one length, as ``named`` here. So is an axis with a tuple of its name, as ``clients``.
+Axes of one name have one length, as ``named`` here. An axis with the name of a tuple, such as ``clients``, has the
+length of the tuple.
 
 In JSON each field is a key, in the order of the fields. It must be there, whatever the field's default in Python, but
 for what is :data:`OPTIONAL`. Tuples are lists, and dataclasses are objects. Arrays go by their field's name; those of a

@@ -118,7 +118,7 @@ def leaves_of(x: NDArray[Any]) -> dict[str, NDArray[Any]]:
     """Return the arrays (n, …) by their places; one array is the first argument."""
     if not fields(x):
         return {"0": x}
-    # Of one example, what lies among others counts as contiguous, although torch does not take it so.
+    # One example that lies among others counts as contiguous, although torch does not take it so.
     return {place: np.array(x[place], order="C") for place in fields(x)}
 
 
@@ -136,7 +136,7 @@ def fault(x: NDArray[Any]) -> str:
     if not fields(x):
         if x.dtype.kind not in "biuf":
             return f"values that are no numbers (dtype {x.dtype})"
-        # Of these a few bytes may be any number of examples.
+        # A few bytes of these may be any number of examples.
         if x.shape[:1] != (0,) and not x.size:
             return "examples without any number"
         return ""
@@ -170,7 +170,7 @@ def flat(x: NDArray[Any]) -> NDArray[Any]:
 def searchable(x: NDArray[Any]) -> NDArray[Any]:
     """Return the floating-point numbers of each example, which a gradient could move: in a row, (n, numbers).
 
-    One array is returned as it is, (n, …). Of what holds ids and masks alone there are none.
+    One array is returned as it is, (n, …). What holds ids and masks alone has none.
     """
     if not fields(x):
         return x

@@ -46,7 +46,7 @@ MAX_EXAMPLES_INFLATED = 16 * 2**20
 """The same of files that tell of examples, of which whoever reads them makes several copies."""
 
 _RATIO = 20
-# How numpy writes the arrays of an .npz. Of what else there is, LZMA takes the memory that a few bytes ask for.
+# How numpy writes the arrays of an .npz. LZMA, which zip files also allow, takes the memory that a few bytes ask for.
 _COMPRESSIONS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 _BLOCK = 2**20
 # The longest header of an array, which numpy itself takes no longer one of.
@@ -250,7 +250,7 @@ def _validator_of(adapter: TypeAdapter[Any]) -> SchemaValidator:
     return SchemaValidator(_stopping(adapter.core_schema))
 
 
-# So many keys may be there besides those that are known, and the first is named. Of more, only their number is.
+# So many keys may be there besides those that are known, and the first is named; of more only the number is.
 _UNKNOWN_KEYS = 16
 
 
@@ -367,7 +367,7 @@ def open_npz(path: Path, error: Error, hint: str, *, inflated: int = MAX_EXAMPLE
         raise
     except FileNotFoundError:
         raise error(f"{path} is not there; {hint}") from None
-    # Of a damaged archive zipfile raises whatever comes.
+    # zipfile raises anything for a damaged archive.
     except Exception as cause:
         reason = str(cause)
         if isinstance(cause, OSError) and cause.strerror:

@@ -106,7 +106,7 @@ def _bound_multipliers(claim: Claim) -> tuple[float, float]:
     best, worst = 1.0, 1.0
     if claim.largest_share is not None and claim.clients is not None:
         best = worst = claim.largest_share * claim.clients
-    # Of weights that nobody states one client may have all: then nothing is averaged away.
+    # If nobody states the weights, one client may have all of it: then nothing is averaged away.
     elif claim.weights != "equal":
         worst = math.inf
         if claim.clients is not None:

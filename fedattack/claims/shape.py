@@ -100,9 +100,9 @@ def place_at_least(threshold: float, scores: Scores, error: float) -> float | No
 def _bound_distance(apart: float, variance: float, freedom: int, error: float) -> float:
     """Bound from below a distance that was measured in an estimated deviation.
 
-    Of a distance μ in deviations, the measured one is (μ + √a·Z) / S. Z is standard normal, and a the variance. S² is a
-    χ² over its degrees of freedom. So what is measured, over √a, has the noncentral t distribution of μ / √a (Johnson &
-    Welch 1940). The bound is the μ at which so much is exceeded as rarely as the error says.
+    For a distance μ in deviations, the measured one is (μ + √a·Z) / S. Z is standard normal, and a the variance. S² is
+    a χ² over its degrees of freedom. So what is measured, over √a, has the noncentral t distribution of μ / √a (Johnson
+    & Welch 1940). The bound is the μ at which so much is exceeded as rarely as the error says.
     """
     from scipy import special
 

@@ -74,7 +74,7 @@ class Commands(TyperGroup):
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
-        # Of a misspelt command click itself says what may be meant. Typer, from 0.20 on, would say it again.
+        # click itself says what a misspelt command may mean. Typer, from 0.20 on, would say it again.
         self.suggest_commands = False
 
 

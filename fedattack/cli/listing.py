@@ -23,7 +23,7 @@ TOPICS = {
 """What a person can ask for, and the keys of :func:`listing` that say it."""
 
 _OPEN: tuple[Registry[Any], ...] = (THREATS, DATASETS, KINDS)
-"""To what other packages may add, but for frameworks: these only a run's own processes import."""
+"""What other packages may add to, except frameworks: only a run's own processes import these."""
 
 _BUNDLED, _DOWNLOAD, _BY_HAND, _FILE = "bundled", "download", "by hand", "a file"
 

@@ -184,5 +184,5 @@ def _is_of_one(moved: NDArray[Any]) -> bool:
     if len(matrix) < _MANY or matrix.shape[1] < _WIDE or not np.isfinite(matrix).all():
         return False
     values = np.linalg.svd(matrix, compute_uv=False)
-    # Of rank one: the second singular value is next to nothing.
+    # A matrix of rank one: the second singular value is next to nothing.
     return bool(values[1] < _SECOND * values[0])

@@ -33,7 +33,7 @@ from fedattack.learning.torch_utils import different, shapes_of
 FORMAT = 1
 LAYERS = 3
 WIDTHS = (128, 256, 512, 1024, 2048)
-"""Of a defender's hidden layers (Section 5.3: 128 to 2,048 neurons)."""
+"""Widths of a defender's hidden layers (Section 5.3: 128 to 2,048 neurons)."""
 MODELS = 20
 """Networks in a zoo; the paper studies 5 to 20."""
 

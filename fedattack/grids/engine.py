@@ -17,7 +17,7 @@ from fedattack.runs.running import now
 from fedattack.runs.watch import Watch
 
 State = Literal["done", "failed", "left out", "waiting"]
-"""Of a cell: made and judged; not possible; not asked for, or its data are not there; still to be made."""
+"""A cell is made and judged; not possible; not asked for, or its data are not there; or still to be made."""
 
 DONE: State = "done"
 
@@ -52,7 +52,7 @@ class Outcome:
 
 
 WAITING = Outcome("waiting", "not reached yet")
-"""Of a cell that is to be made."""
+"""The outcome of a cell that is to be made."""
 
 
 @dataclass(kw_only=True)

@@ -27,7 +27,7 @@ _OUT_OF_REACH = 1000.0
 # How much each neuron of a client passes on behind a sum: as far as Flower's SecAgg+ clips by default.
 _PULL = 8.0
 
-# Of the mean variance of features, what is added to each to find directions of canaries.
+# The share of the features' mean variance that is added to each to find directions of canaries.
 _RIDGE = 0.01
 
 # Times that each of a server's examples stands for others near it.
@@ -237,8 +237,8 @@ class CanaryWeights:
 class Fishing:
     """Makes weights of a last layer that bring one class out of a batch (Wen et al. 2022, Section 4.1).
 
-    All classes but one have the same large bias and no weights. Of examples of these the layers before the last learn
-    nothing, and examples of the one class pull as if each were alone.
+    All classes but one have the same large bias and no weights. The layers before the last learn nothing from examples
+    of these, and examples of the one class pull as if each were alone.
 
     Attributes
     ----------

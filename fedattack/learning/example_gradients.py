@@ -40,8 +40,8 @@ def example_gradients(
     x, y
         (n, …), (n,): examples and labels.
     entries
-        Which entries of the gradients are kept, when all parameters are laid flat one after the other. Of large models,
-        many gradients would not fit into memory.
+        Which entries of the gradients are kept, when all parameters are laid flat one after the other. Many gradients
+        of large models would not fit into memory.
 
     Raises
     ------
@@ -52,7 +52,7 @@ def example_gradients(
     shadow = ShadowModel(model, x[0], mean_loss(loss))
     generator = torch.Generator().manual_seed(0)
     start = shadow.flatten(arrays)
-    # Of a large model few at a time: each takes as much as the model.
+    # Few at a time for a large model: each takes as much as the model.
     chunk = min(_MOST_EXAMPLES, max(1, _NUMBERS // shadow.size))
     found = shadow.record_gradients(
         start, torch.from_numpy(x), torch.from_numpy(y), generator=generator, chunk=chunk, entries=entries

@@ -82,7 +82,7 @@ class Inputs:
         return ", ".join(f"{place} {shape}" for place, shape in shapes.items())
 
 
-# By this ``vmap`` and ``grad`` look into the class, and take its tensors for their own arguments.
+# This lets ``vmap`` and ``grad`` look into the class, and take its tensors for their own arguments.
 register_pytree_node(
     Inputs,
     lambda inputs: ([*inputs.leaves.values()], (*inputs.leaves,)),

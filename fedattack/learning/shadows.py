@@ -4,7 +4,7 @@ All clients of a call are trained together under ``torch.func.vmap``. Dropout st
 its masks are drawn beforehand from the caller's generator, so that the same draws can be replayed one client at a time.
 
 Models that take more than one array, such as those of transformers, often look into a mask to save work. ``vmap``
-cannot trace that. Of such a model clients are trained, and gradients taken, one after the other.
+cannot trace that. Clients of such a model are trained, and gradients taken, one after the other.
 """
 
 from __future__ import annotations
@@ -300,7 +300,7 @@ class ShadowModel:
         self, start: Tensor, x: Examples, y: Tensor, *, generator: torch.Generator, chunk: int | None = None
     ) -> Tensor:
         """Return the gradient (size,) of the mean loss over examples ``x``, ``y`` at ``start``, ``chunk`` at a time."""
-        # Of the whole batch at once: chunks then see the masks that they would see without chunks.
+        # Masks of the whole batch at once: chunks then see those that they would see without chunks.
         masks = tuple(mask[0] for mask in self.draw_masks((1, len(y)), generator))
         parameters, chunk = self.unflatten(start), chunk or len(y)
         seed = self._draw_seed(generator)

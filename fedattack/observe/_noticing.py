@@ -61,7 +61,7 @@ def call_before(cls: type, method: str, tell: Callable[..., None]) -> Iterator[N
         tell(self, *args, **kwargs)
         return original(self, *args, **kwargs)
 
-    # Of the base class: a subclass whose own method calls it by ``super()`` is noticed, too.
+    # On the base class: a subclass whose own method calls it by ``super()`` is noticed, too.
     setattr(cls, method, told)
     try:
         yield

@@ -43,7 +43,7 @@ def _yield_to_training() -> None:
 
 
 def _warn_of_a_newer(version: str) -> None:
-    # Of 1.42.0.dev3 the first two numbers: patches change no messages.
+    # The first two numbers of 1.42.0.dev3: patches change no messages.
     release = tuple(map(int, re.findall(r"\d+", version)[:2]))
     if release > NEWEST:
         newest = ".".join(map(str, NEWEST))
@@ -156,7 +156,7 @@ class Recorder:
         self.before_close: Callable[[], None] | None = None
         self._others: list[Others] = []
         self._others_size = 0
-        # Of the whole run: what a server asks again and again fills no disk.
+        # Counted over the whole run: what a server asks again and again fills no disk.
         self._arrays_size = 0
         self._others_lock = threading.Lock()
 

@@ -74,7 +74,7 @@ class RoundTracker:
     - an evaluation with nothing pending,
     - the end of the run.
 
-    Of all other messages, such as queries, the recorder gets what they hold in plaintext, and arrays up to a bound.
+    The recorder gets what all other messages, such as queries, hold in plaintext, and their arrays up to a bound.
 
     A reply that comes after that is late, and goes into the record with the next round. All methods may be called from
     several threads, as Flower's legacy server does.
@@ -111,7 +111,7 @@ class RoundTracker:
         self._started = 0.0
         self._config: dict[str, Any] = {}
         self._legacy = False
-        # Of the round, by the memory of a message's arrays: of a thousand clients one model is read once.
+        # Models of the round, by the memory of a message's arrays: the model of a thousand clients is read once.
         self._models: dict[tuple[int, ...], Arrays] = {}
         self._perhaps: list[_TrackedModel] = []
         self._knows_final = False

@@ -14,8 +14,8 @@ def epsilon_of(mu: float, delta: float) -> float:
     Parameters
     ----------
     mu
-        How many standard deviations apart two neighbours are. Of T rounds it is √T times that of one (Dong et al. 2022,
-        Corollary 3.3), and the result is exact as well.
+        How many standard deviations apart two neighbours are. For T rounds it is √T times that of one (Dong et al.
+        2022, Corollary 3.3), and the result is exact as well.
     delta
         δ, in (0, 1).
     """

@@ -112,7 +112,7 @@ class Keep:
     def reduce_round(self, exchange: Exchange) -> Exchange | None:
         """Return what is kept of a round; ``None`` if that is nothing.
 
-        Of the round after a kept one the model that was sent is kept: the model after the kept round.
+        The model that was sent in the round after a kept one is kept: it is the model after the kept round.
         """
         if not self.round(exchange.number):
             # The round after a kept one is stored as its common model alone, which is the kept one's result.

@@ -43,7 +43,7 @@ class RecordMark:
 @with_config(ConfigDict(extra="ignore", strict=True))
 @dataclass(frozen=True)
 class _Statement:
-    """Of which record knowledge or truth is."""
+    """Which record knowledge or truth is about."""
 
     record: Annotated[str, AsJson(RecordId), OPTIONAL] = ""
 
@@ -51,7 +51,7 @@ class _Statement:
 @with_config(ConfigDict(extra="ignore", strict=True))
 @dataclass(frozen=True)
 class _ScoresStatement:
-    """Of which record scores are."""
+    """Which record scores are about."""
 
     record: Annotated[RecordMark | None, OPTIONAL] = None
 

@@ -239,7 +239,7 @@ class Round:
         """The common model after the round, if the server is known to have made one."""
         seq = self.seq
         exchanges = self._record.exchanges.get(self.number)
-        # Of several exchanges the last one is followed by the next round.
+        # The next round follows the last one of several exchanges.
         if exchanges:
             seq = exchanges[-1].seq
         return self._record.show_model(self._record.storage.common_after(seq))

@@ -159,10 +159,10 @@ class RecordView:
     protocol
         The protocol that the replies are of, where it is another than the record says; else empty.
     entries
-        Of replies that are indices and values, how they change the model that was sent; ``None`` elsewhere.
+        For replies that are indices and values, how they change the model that was sent; ``None`` elsewhere.
     flat
-        Of models that are sent as one vector, which arrays stand in it; ``None`` elsewhere. What else is said of names
-        is said of these.
+        For models that are sent as one vector, which arrays stand in it; ``None`` elsewhere. Statements about names
+        hold for these.
     unseen
         Nodes of which nothing is shown.
     exchanges

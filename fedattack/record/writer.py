@@ -541,7 +541,7 @@ def _too_large(replies: Sequence[Reply], entries: Sequence[Mapping[str, Any]]) -
     """Choose the replies that would make the round unreadable by their names, metrics or numbers of arrays."""
     texts = [len(json.dumps(entry)) for entry in entries]
     tables = [0] * len(entries)
-    # Of a failed reply no arrays go into the file.
+    # No arrays of a failed reply go into the file.
     for index, (reply, entry) in enumerate(zip(replies, entries, strict=True)):
         if "arrays" in entry:
             tables[index] = _table_size(reply.arrays or {})

@@ -102,7 +102,7 @@ def answers_of(
     """
     answers = []
     for index, (finding, found) in enumerate(_by_question(findings)):
-        # Of a question whose section fails the bare answer stays.
+        # The bare answer stays where the question's section fails.
         answer = _state_barely(finding)
         with failing_alone(failed, f"what {finding.name} means"):
             answer = _answer_of(finding, found, run, f"answer-{index}")
@@ -414,7 +414,7 @@ def overview_of(
 ) -> list[Glance]:
     """List a line for each question that was asked, and for what needs no attack.
 
-    Of several attacks that ask one question the one that says most counts. `claim` is what ``claim.json`` says.
+    If several attacks ask one question, the one that says most counts. `claim` is what ``claim.json`` says.
     """
     # The same question may have several attacks: the one with the worst verdict stands for all.
     best: dict[str, tuple[int, Answer]] = {}

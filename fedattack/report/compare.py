@@ -32,7 +32,7 @@ _BASELINE_LOOKS: list[dict[str, Any]] = [
     {"color": drawing.SECOND, "linestyle": (0, (5, 2)), "marker": "s"},
     {"color": drawing.THIRD, "linestyle": (0, (1.2, 1.2)), "marker": "^"},
 ]
-# Of more settings, a run's values are no name.
+# The values of more settings are no name for a run.
 _MOST_SETTINGS = 2
 # Height of a line of a legend.
 _LEGEND_LINE = 26

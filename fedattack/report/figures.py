@@ -254,7 +254,7 @@ def who_holds_what(holdings: Mapping[str, Any], slug: str) -> Plot:
     """Bubble per client and class, its area the number of examples (``run.json``'s ``holdings``)."""
     every, classes = holdings["clients"], holdings["classes"]
     examples = np.asarray(holdings["counts"], dtype=float).reshape(len(every), len(classes))
-    # Of many clients some of every size, in the order in which they stand.
+    # Some of many clients, of every size, in the order in which they stand.
     by_size = np.argsort(examples.sum(axis=1), kind="stable")
     steps = np.linspace(0, len(every) - 1, min(len(every), _MOST_HOLDERS)).round().astype(int)
     drawn = np.sort(by_size[steps])

@@ -119,7 +119,7 @@ def _list_standing(entries: Sequence[FiledWords]) -> list[FiledWords]:
     """Return what stands of each field, in the order of :data:`FIELDS`: the latest words, and of notes all."""
     standing = []
     for field in FIELDS:
-        # Of a field the latest words stand; notes add to each other.
+        # The latest words of a field stand; notes add to each other.
         said = [entry for entry in entries if entry["field"] == field]
         standing += said if field == "note" else said[-1:]
     return standing

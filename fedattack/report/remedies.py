@@ -11,7 +11,7 @@ from typing import Any
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]*")
 # Options of a run that its repetition under a defence has, too; others, such as --fail-if, are left out.
 _KEPT = ("--set", "--seed", "--seeds", "--option", "--on", "--device")
-# Of these a run has one at most.
+# A run has at most one of these.
 _DEFENDING = ("defence", "defence-strength", "dp-noise", "dp-epsilon")
 
 
@@ -50,7 +50,7 @@ class Remedy:
         if self.audit and (model["server"].startswith("active") or model["view"] == "aggregate"):
             return False
         for key, value in self.settings.items():
-            # Of privacy in training only one kind is tried at a time.
+            # Only one kind of privacy in training is tried at a time.
             if key in ("dp-noise", "dp-epsilon") and (setting.get("dp-noise") or setting.get("dp-epsilon")):
                 return False
             if key == "defence" and setting.get("defence", "none") == value:
@@ -70,10 +70,10 @@ def read_remedies(text: str) -> tuple[Remedy, ...]:
 def command_for(remedy: Remedy, run: Mapping[str, Any]) -> str:
     """Return the command that tries a remedy on a run like this one; empty if there is none.
 
-    The run's own command is repeated with the remedy's settings. Of a run without a preset, such as that of somebody's
-    app, the same record is asked what secure aggregation would have hidden; ``DIR`` is the run folder. What a folder
-    says is data: of its command known options are taken, every word is quoted, and a command that names paths or code
-    is not repeated.
+    The run's own command is repeated with the remedy's settings. For a run without a preset, such as that of somebody's
+    app, the command asks the same record what secure aggregation would have hidden; ``DIR`` is the run folder. What a
+    folder says is data: of its command known options are taken, every word is quoted, and a command that names paths or
+    code is not repeated.
     """
     preset = str(run["setting"].get("preset", ""))
     if remedy.audit and not preset:

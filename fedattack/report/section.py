@@ -182,8 +182,8 @@ class Section:
     lists
         Given a finding's series, lists that must be of one length.
     more_is_worse, less_is_worse
-        Metrics that say how well an attack did, though they are no proportions. Of the former, more is a worse leak;
-        of the latter, less. A trade-off draws them.
+        Metrics that say how well an attack did, though they are no proportions. More of the former is a worse leak,
+        and less of the latter. A trade-off draws them.
     """
 
     question: str = ""

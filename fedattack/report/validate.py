@@ -225,7 +225,7 @@ def _any_of(
     yield ValidationError(f"{shown(instance)} is not allowed here", context=errors)
 
 
-# Of the choices in these schemas none fits what another one fits.
+# No choice in these schemas fits what another one fits.
 _Validator: type[Draft202012Validator] = extend(Draft202012Validator, {"anyOf": _any_of, "oneOf": _any_of})
 
 

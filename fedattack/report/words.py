@@ -41,7 +41,7 @@ _VERDICTS = {
     NOT_APPLICABLE: "not applicable",
 }
 _SYMBOLS = frozenset("εδσμ")
-# By this much GitHub takes a word for an address, and links it.
+# GitHub takes a word with so much of an address for one, and links it.
 _ADDRESS = re.compile(r":(?=//)|(?<=www)\.", re.IGNORECASE)
 NO_GUARANTEE = "no finite guarantee"
 

@@ -36,10 +36,10 @@ from fedattack.runs.settings import lines_of, nodes_of
 _TREES = "fedxgb"
 _WITHOUT_COMMON_MODEL = [name for name, messages in PROTOCOLS.items() if not messages.sends_model]
 
-# Of a line of the record's index for each reply, and of the record's other files.
+# Bytes of a line of the record's index for each reply, and of the record's other files.
 _INDEX_OF_REPLY, _INDEX_OF_ROUND = 230, 900
 
-# Of a tree of XGBoost in JSON, and of each of its nodes.
+# Bytes of a tree of XGBoost in JSON, and of each of its nodes.
 _TREE, _NODE = 500, 25
 
 

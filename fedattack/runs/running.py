@@ -119,7 +119,7 @@ def whole_rounds(record: Record) -> list[int]:
 def goes_on(out: Path) -> bool:
     """Say whether a run that did not finish by itself goes on after what is recorded.
 
-    A preset's does in any case. Of somebody's app a seed must be whole: else the app failed, and would fail again.
+    A preset's does in any case. A seed of somebody's app must be whole: else the app failed, and would fail again.
     """
     try:
         study = read_study(out)

@@ -299,7 +299,7 @@ def _batches(
     first, runs = configs[0], out / DEALT / "runs.json"
     common = {}
     for key, value in first.items():
-        # Of the keys that all seeds share the value stands in the run config, others in a file: Flower's config is
+        # The values that all seeds share stand in the run config, others in a file: Flower's config is
         # flat.
         if all(config.get(key) == value for config in configs):
             common[key] = value

@@ -22,9 +22,9 @@ from fedattack.report.words import markdown
 
 _NEXT = "write it with `fedattack report`"
 
-# Of a finding, and of its series by round.
+# The numbers of a finding, and of its series by round.
 _NUMBERS = ("value", "low", "high", "chance")
-# Of run.json: what the models were like, seed by seed.
+# Keys of run.json: what the models were like, seed by seed.
 _CURVES = ("accuracy", "loss", "train_accuracy", "overfitting")
 # MLflow takes so many parameters in a call, and more metrics.
 _AT_ONCE = 100

@@ -168,7 +168,7 @@ def _match_entries(entries: Sequence[_StateEntry], names: Sequence[str], sent: A
     matches: list[_MatchedArray] = []
     following, models_before = 0, 0
     for name, array in zip(names, sent, strict=True):
-        # Of several records, a name begins with its record's key.
+        # If there are several records, a name begins with its record's key.
         named = by_name.get(name) or by_name.get(name.partition(".")[2])
         if named is not None and named.after.shape == array.shape:
             matches.append(_MatchedArray(named, models_before > 0))

@@ -148,7 +148,7 @@ class _FormReader(_TrainingReader):
             rows = step.rows()
             if self._y is None:
                 alike = [place for place in fields(rows) if _are_alike(rows[place], self._x)]
-                # Of several, such as noise that is as large, nobody knows which are examples.
+                # If there are several, such as noise that is as large, nobody knows which are examples.
                 return {alike[0]: self._x} if len(alike) == 1 else None
             leaves = leaves_like(rows, self._x, self._y)
         except DataError:

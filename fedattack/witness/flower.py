@@ -360,7 +360,7 @@ def name_of_mod(mod: object) -> str:
         return mod.__name__
     kind = type(mod)
     described = ""
-    # Of this mod its numbers say how much noise there is; it keeps no secret.
+    # The numbers of this mod say how much noise there is; it keeps no secret.
     if kind is LocalDpMod:
         described = _numbers({name: getattr(mod, name, None) for name in _LOCAL_DP})
     elif (kind.__module__, kind.__name__) == _DEFENCE_MOD:

@@ -51,7 +51,7 @@ _NOTES = 50
 # Fewer labels may be those of a reply by accident.
 _FEWEST_LABELS = 3
 _ROLES = ("trained", "evaluated")
-# Of many examples the number is an estimate.
+# The number of many examples is an estimate.
 _MORE = 1.05
 
 _EXTRAS = ("counts", "count", "changed", "augmented", "stepwise")
@@ -116,7 +116,7 @@ class Node:
     notes: dict[str, None] = field(default_factory=dict)
     trained: Examples = field(init=False)
     evaluated: Examples = field(init=False)
-    # Of the last call in which it trained: how many examples of each class, for what comes augmented.
+    # How many examples of each class the last call trained on, for what comes augmented.
     counts: dict[str, int] = field(default_factory=dict)
     count: int = 0
     # Whether its inputs changed from one round to the next, as those that are augmented do.
@@ -541,7 +541,7 @@ def _add_training(known: Node, watch: CallWatch, call: Call, trained: list[SeenM
     known.changed |= examples.has_views or _is_changed(known, before, count, counts)
     uses = sum(model.batches.uses for model in trained)
     sizes = sum((model.batches.sizes for model in trained), Counter[int]())
-    # Of clients of one batch the batch has all examples.
+    # If clients have one batch, it has all examples.
     whole = next(iter(sizes)) if len(sizes) == 1 else None
     known.trained.repeats |= examples.find_repeats([call.stated, whole])
     passes = _passes(call.stated, uses, sizes)

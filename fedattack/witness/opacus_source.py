@@ -33,7 +33,7 @@ _SMALL_SEED = 2**32
 
 _hooks = Hooks()
 _engines: "weakref.WeakKeyDictionary[DPOptimizer, tuple[PrivacyEngine, object]]" = weakref.WeakKeyDictionary()
-"""Of each optimizer the engine that made it, and the dataset whose examples it protects."""
+"""By optimizer the engine that made it, and the dataset whose examples it protects."""
 
 
 def install() -> None:

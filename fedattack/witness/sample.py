@@ -35,7 +35,7 @@ V = TypeVar("V")
 def hash_rows(rows: NDArray[Any], seed: int) -> list[bytes]:
     """Hash each row's bytes as float32, as an attack is asked about it; the same seed gives the same hashes everywhere.
 
-    Of rows of structured type ids are hashed as int64, and padding is left out.
+    In rows of structured type ids are hashed as int64, and padding is left out.
 
     It runs on every batch, so that it must be fast: XXH3 takes a fiftieth of the time of a cryptographic hash. Whoever
     could look for collisions would be the client itself, which can lie to its own witness anyway.
@@ -270,7 +270,7 @@ class Examples:
 
     def without(self, others: "Smallest[Label]") -> bool:
         """Take away what others hold; return whether examples of which that is not known were taken away too."""
-        # Of a hash beyond the largest that the others keep nobody knows whether they had it.
+        # Nobody knows whether the others had a hash beyond the largest that they keep.
         doubtful = [key for key in self.labels if not others.takes(key)]
         for key in [key for key in self.labels if key in others] + doubtful:
             del self.labels.items[key]

@@ -247,7 +247,7 @@ class SeenModel:
     def note_start(self, received: Sequence[Arrays]) -> None:
         """Keep the state as it is now, to which the state after training is compared.
 
-        Arrays that the client received are there already. Of others, what is larger than :data:`START_BYTES` in all is
+        Arrays that the client received are there already. Others that are larger than :data:`START_BYTES` in all are
         not kept.
         """
         now = self.state() if self.state is not None else []

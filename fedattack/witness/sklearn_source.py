@@ -26,7 +26,7 @@ from fedattack.witness.seen_model import SeenModel
 from fedattack.witness.watch import MODELS, CallWatch, FittedEstimator
 
 FITS = ("fit", "partial_fit")
-# Of these each example must come back.
+# Each example of these must come back.
 WHOLE_FITS = ("fit_transform", "fit_predict")
 _BY_ROW = ("X", "y", "sample_weight")
 _METHODS = (*FITS, *WHOLE_FITS, "score", "score_samples", "predict", "predict_proba", "decision_function")

@@ -450,7 +450,7 @@ class Reader(TorchFunctionMode):
         step = self.step
         if step is None or step.modes.get(id(module), module.training) != module.training:
             return False
-        # Of what is only evaluated no gradient shows which calls belong together.
+        # No gradient shows which calls belong together where it only evaluates.
         return step.trains and torch.is_grad_enabled()
 
     def _is_next(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:

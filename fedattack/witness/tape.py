@@ -35,7 +35,7 @@ _SAME, _SHORT = 1e-5, 0.1
 # Bytes that gradients which are computed together may take, with what PyTorch keeps on the way to them.
 _TOGETHER = 2**29
 
-# Of fewer examples at once the gradients take as long as one by one: what counts is then to write so many numbers.
+# With fewer examples at once the gradients take as long as one by one: what counts is then to write so many numbers.
 _FEWEST = 16
 
 # Examples that make one batch, where it is looked whether they have losses of their own, and numbers of a gradient that
@@ -506,7 +506,7 @@ def _recurrence_by_steps() -> Iterator[None]:
 
 
 def _recur(kernel: Callable[..., Any], by_steps: Callable[..., Any], *args: Any) -> Any:
-    # Of packed sequences, which it takes in another order, nothing is vectorised.
+    # Packed sequences, which it takes in another order, are not vectorised.
     is_packed = not isinstance(args[2], list)
     return kernel(*args) if is_packed else by_steps(*args)
 

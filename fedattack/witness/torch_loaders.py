@@ -53,7 +53,7 @@ def _watch_next(original: Callable[..., Any]) -> Callable[..., Any]:
     def next_batch(self: Any) -> Any:
         batch = original(self)
         watch, ahead = current(), self.__dict__.get(_AHEAD, ())
-        # Of a pass that was left early nothing comes any more.
+        # Nothing more comes from a pass that was left early.
         while ahead and ahead[0][0] is not self._sampler_iter:
             ahead.popleft()
         if watch is not None and ahead:

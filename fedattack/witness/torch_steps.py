@@ -82,7 +82,7 @@ class StepReader(Reader):
         if watch.private_by or self._is_private:
             watch.note("nothing is held out of DP-SGD: an example that replaces another would count twice")
             return None
-        # Of further calls in a step, such as one on another view of the examples, the same rows go.
+        # The same rows go for further calls in a step, such as one on another view of the examples.
         if len(step.calls) == 1:
             chosen = watch.hold_out.choose(hash_rows(step.rows(), watch.seed))
             step.take_out(chosen)

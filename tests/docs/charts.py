@@ -86,7 +86,7 @@ CHARTS = {
         scale=0.5,
     ),
     "source": Chart(
-        "Owner named, beside the paper",
+        "Owner named, compared with the paper",
         "| data | α | paper, best",
         "owner named (%)",
         {"paper, best round": 2, "ours, best round": 3, "ours, all rounds": 4},
@@ -119,7 +119,7 @@ CHARTS = {
         line=33.3,
     ),
     "inversion": Chart(
-        "How near reconstructed images are, beside other tools",
+        "How near reconstructed images are, compared with other tools",
         "| network, batch, client sends | images | ours",
         "PSNR (dB); from 20 recognised",
         {"ours": 2, "AIJack, squared": 4, "AIJack, cosine": 5, "breaching": 7},
@@ -157,7 +157,7 @@ CHARTS = {
         line=10,
     ),
     "peers": Chart(
-        "Values of a column found, beside fedkit-learn",
+        "Values of a column found, compared with fedkit-learn",
         "| method | `aia-model`",
         SHARE,
         {"diabetes": 1, "breast cancer": 4},

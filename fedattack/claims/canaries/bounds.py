@@ -160,9 +160,9 @@ def bound_by_shape(scores: Scores, null: Null, delta: float) -> float:
 def bound_by_ranks(scores: Scores, null: Null, delta: float) -> float:
     """Bound ε by how often canaries are above a threshold, and how often chance is; −∞ if that is not known.
 
-    The threshold is one of the scores themselves, by its rank. Of the distribution that these are draws of, the share
-    above it is at least a Beta quantile, whatever the distribution. So (share − δ) / chance ≤ e^ε. The ranks share the
-    error.
+    The threshold is one of the scores themselves, by its rank. The share above it, of the distribution that these are
+    drawn from, is at least a Beta quantile, whatever the distribution. So (share − δ) / chance ≤ e^ε. The ranks share
+    the error.
 
     Parameters
     ----------

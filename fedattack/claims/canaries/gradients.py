@@ -98,7 +98,7 @@ class Gradients:
         ModelError
             If the arrays are not those of the model.
         """
-        # Of more directions, little would be left of the update.
+        # More directions would leave little of the update.
         most = max(1, self._entries // SPARSE)
         together = min(_TOGETHER, most)
         scores = np.zeros(len(update.rows))

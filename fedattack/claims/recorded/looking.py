@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 from fedattack.claims.recorded.draws import Draws
 
 SHARES = (0.01, 0.1, 0.5)
-"""Of the entries by size, at which their ranks are looked at: a few large entries do not hide how small most are."""
+"""Shares of the entries by size at which ranks are looked at: a few large entries do not hide how small most are."""
 
 TESTS = 1 + len(SHARES)
-"""Of the scale of the noise in one array."""
+"""Number of tests of the scale of the noise in one array."""
 
 # Entries that are computed with at once, and of which ranks are taken at most.
 _BLOCK = 1 << 20
@@ -89,7 +89,7 @@ def look(
             total += float(largest @ largest) if draws.power == 2 else float(largest.sum())
             square += float(update @ update)
             lost += float(rounded @ rounded)
-        # Of the whole array, every entry whose index is a multiple of the stride.
+        # Every entry of the whole array whose index is a multiple of the stride.
         pieces.append(largest[-start % stride :: stride])
     # Infinities and NaN in a sent array would make any bound wrong.
     finite = math.isfinite(square) and math.isfinite(total)

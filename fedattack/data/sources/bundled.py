@@ -52,8 +52,8 @@ def diabetes(seed: int, root: Path) -> Pool:
 def breast_cancer(seed: int, root: Path) -> Pool:
     """Read scikit-learn's breast cancer (569 tumours, 30 numbers, benign or malignant) with a binary column.
 
-    No column has few values. So ``symmetry error`` is cut at its median and declared as sensitive. Of all columns cut
-    like that, the others tell the least of it (a random forest is right for 74 %).
+    No column has few values. So ``symmetry error`` is cut at its median and declared as sensitive. If columns are cut
+    like that, the others tell the least of this one (a random forest is right for 74 %).
     """
     from sklearn.datasets import load_breast_cancer
 

@@ -45,7 +45,7 @@ def lfw(seed: int, root: Path) -> Pool:
     """Read Labeled Faces in the Wild, with smiling or not as the task.
 
     Pictures are cut and halved as scikit-learn does it by default: colour images (3, 62, 47). Examples can be divided
-    by ``person``. Of the private attributes, ``gender`` is a score above 0 or not. The value of ``race``, ``age``,
+    by ``person``. The private attribute ``gender`` is a score above 0 or not. The value of ``race``, ``age``,
     ``glasses`` and ``hair`` is the one of the largest score.
 
     The data folder ``root`` has ``lfw_home/lfw_funneled``, which is downloaded, and ``lfw_home/lfw_attributes.txt``.

@@ -216,7 +216,7 @@ def _describe_lacking(spec: Reproduction, reason: str, entries: Sequence[Results
     for column in spec.columns:
         choices, there = spec.choices(column), [entry["place"][column] for entry in entries]
         values = [write_value(value) for value in choices if value in there]
-        # Of a column of which they have all values there is nothing to say.
+        # Nothing is said of a column of which they have all values.
         if 0 < len(values) < len(choices):
             common.append(f"{column} {', '.join(values)}")
     text = count_words(len(entries), "cell")

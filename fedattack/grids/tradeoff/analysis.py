@@ -40,7 +40,7 @@ class Comparison:
 def pareto_front(losses: Sequence[float], successes: Sequence[float]) -> list[bool]:
     """Say which points no other one dominates: is at most as high in both, and lower in one.
 
-    Of points that are equal in both, all or none are on the front.
+    Points that are equal in both are either all on the front, or none of them is.
     """
     # From the lowest loss on, a point is on the front if its success is below that of all points before it.
     order = sorted(range(len(losses)), key=lambda i: (losses[i], successes[i]))

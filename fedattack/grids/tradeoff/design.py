@@ -85,7 +85,7 @@ def tradeoff(
     if list_done(results):
         request.tell("cost of each defence")
         ladders = load_ladders()
-        # Of a ladder of an even number of strengths, the lower of the two in the middle.
+        # The lower of the two in the middle, for a ladder of an even number of strengths.
         middles = {kind: float(values[(len(values) - 1) // 2]) for kind, values in strengths.items() if kind in ladders}
         results["cost"] = _measure_once(design, cost, settings, middles)
         design.write(results)

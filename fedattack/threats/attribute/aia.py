@@ -174,7 +174,7 @@ class _Decisions:
         states: list[State | None] = [final]
         if messages.rounds:
             client_states = [messages.last, self._model.state(optimum.parameters, messages.last)]
-            # Of "last-returned" and "reconstructed".
+            # Losses of "last-returned" and "reconstructed".
             self.losses[1:3, rows] = self._model.losses(client_states, rows)
             states += client_states
         weights = {}

@@ -6,7 +6,7 @@ Lyu & Chen 2021, "A novel attribute reconstruction attack in federated learning"
 - an attack model trained on public records,
 - seven heuristics on statistics of the client's models.
 
-Beside them stands the majority value. Imputation from all public records with their labels uses no update either; the
+The majority value is another. Imputation from all public records with their labels uses no update either; the
 judge of every attack on attributes makes it (:mod:`fedattack.threats.attribute.imputation`).
 """
 

@@ -33,7 +33,7 @@ _WHOLE = 0.1
 """Noise leaves the number of ones this close to a whole number, or it is not rounded."""
 
 _UNKNOWNS = 2_000
-"""Of larger models no least-squares problem is decoded: its matrix has the square of this many entries."""
+"""No least-squares problem of a larger model is decoded: its matrix has the square of this many entries."""
 
 _TRIED = 8
 """Examples on which it is tried whether a model is linear."""
@@ -91,7 +91,7 @@ class LinearAttribute:
         With a 0/1 attribute the mean square is H_ss/2; with a bias H holds the mean as well, whatever the encoding.
         """
         first, step = self.base[0], self.change
-        # H/2 is the mean over examples of the products of their derivatives. Of a column j that never varies, such as
+        # H/2 is the mean over examples of the products of their derivatives. For a column j that never varies, such as
         # the bias, and one k that the attribute moves, that mean is first_j·(first_k + ρ·step_k). A column with itself
         # has first_k² for the first value and (first_k + step_k)² for the second. Both are linear in ρ.
         constant = (np.ptp(self.base, axis=0) == 0) & (step == 0) & (first != 0)

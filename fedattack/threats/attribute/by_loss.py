@@ -16,7 +16,7 @@ from fedattack.threats.attribute.local_optimum import extrapolate
 from fedattack.threats.attribute.optimum import Optimum
 
 _PASSES = 50
-"""Of expectation and maximisation, by which the variance of squared errors is found."""
+"""Passes of expectation and maximisation, by which the variance of squared errors is found."""
 
 
 def smallest_loss(losses: Array, generator: np.random.Generator) -> NDArray[np.int64]:
@@ -97,7 +97,7 @@ class ByLoss:
         evidence = []
         for losses in self._model.losses(states, rows):
             evidence.append(beliefs_of(losses, self._model.prior, gaussian=self._model.gaussian)[1])
-        # Of equals the first: what was decoded before the last returned model, and that before extrapolations.
+        # The first of equals: what was decoded before the last returned model, and that before extrapolations.
         return proposals[int(np.argmax(evidence))]
 
     def decide(

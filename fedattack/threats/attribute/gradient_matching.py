@@ -2,8 +2,8 @@
 
 Lyu & Chen 2021, "A novel attribute reconstruction attack in federated learning", Algorithm 1. Each example's unknown
 value is relaxed to shares of all values, and the example becomes its expected encoding. The shares are optimised until
-the gradient of all examples together points where the client's did, in every round at once (cos-matching). Beside it
-stands the squared distance with L-BFGS (Zhu et al. 2019, "Deep leakage from gradients").
+the gradient of all examples together points where the client's did, in every round at once (cos-matching). The other
+distance is the squared one, with L-BFGS (Zhu et al. 2019, "Deep leakage from gradients").
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _COPIES = 8
 # Starts in one piece of work.
 _MOST_ON_CPU, _MOST_ON_GPU = 4, 64
 _LEAST_SHARE = 1e-6
-# Of L-BFGS: how many steps it remembers, and the slope, as a share of the objective at its start, at which it ends.
+# For L-BFGS: how many steps it remembers, and the slope, as a share of the objective at its start, at which it ends.
 _MEMORY = 20
 _UNLIMITED = 10**9
 _FLAT = 1e-8
@@ -89,7 +89,7 @@ class Match:
 
     # (n, v): the shares found, rows summing to one. They are where an optimiser stopped, not calibrated.
     beliefs: NDArray[np.float64]
-    # Of the best start: the mean cosine (1 is best), or the squared distance over the gradients' squared norm (0 is
+    # For the best start: the mean cosine (1 is best), or the squared distance over the gradients' squared norm (0 is
     # best).
     objective: float
     weights: NDArray[np.float64]  # (T, n): the examples' weights, summing to one in each round.

@@ -11,7 +11,7 @@ from fedattack.attacks.knowledge import PartialRecords, Targets
 
 FOLDS = 5
 MOST_RECORDS = 5_000
-"""Of more public records a random sample is learnt from."""
+"""If there are more public records, a random sample is learnt from."""
 
 
 def impute(

@@ -373,7 +373,7 @@ class AttributeJudge(Judge[AttributeCase]):
         """Return the interval of the balanced accuracy about these very runs."""
         draw = self.rng(_POSTERIOR)
         values = self.truth
-        # Of each recall the posterior under Jeffreys' prior, which is Beta(½, ½).
+        # For each recall the posterior under Jeffreys' prior, which is Beta(½, ½).
         hits, recalls = self.answers[self.main] == values, []
         for known in np.unique(values):
             right, size = int(hits[values == known].sum()), int((values == known).sum())
@@ -425,7 +425,7 @@ class AttributeJudge(Judge[AttributeCase]):
             sure.append(case.belief(self.main))
             rare.append(case.beliefs(self.main)[:, self.rarest])
         series["reliability"] = reliability(np.concatenate(sure), self.answers[self.main] == self.truth)
-        # Of values as a whole there is no threshold; of one there is.
+        # Values as a whole have no threshold; one value has.
         has, scores = self.truth == self.rarest, np.concatenate(rare)
         if has.any() and not has.all() and not np.isnan(scores).any():
             series |= separate(scores[has], scores[~has])

@@ -207,7 +207,7 @@ def _solve(A: Array, b: Array, error: Array, basis: Array) -> tuple[Array, NDArr
             return cho_solve(factor, b), np.ones(len(A), dtype=bool), True
     values, vectors = np.linalg.eigh(A)
     # What two directions share is known as well as the better one of them shows it.
-    # Of an eigenvector v the error of vᵀAv is that of the directions it is made of.
+    # The error of vᵀAv for an eigenvector v is that of the directions it is made of.
     shared = np.minimum.outer(error, error) ** 2 @ np.square(basis.T @ vectors)
     noise = np.sqrt(shared.max(axis=0))
     kept = values > np.maximum(3 * noise, _SMALL * values[-1])
@@ -384,7 +384,7 @@ def decode_with_public(
     """
     chosen = np.unique(np.linspace(0, len(received) - 1, min(len(received), _ROUNDS)).round().astype(int))
     received, moves = received[chosen], moves[chosen]
-    # Of a gradient in step k momentum makes Σ_j μ^j over the steps that follow.
+    # Momentum turns a gradient in step k into Σ_j μ^j over the steps that follow.
     gain = lr * sum((steps - step) * momentum**step for step in range(steps))
     # Half way, until the problem says where the mean model was.
     points = received if steps == 1 else received - moves / 2

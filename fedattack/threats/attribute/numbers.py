@@ -3,7 +3,7 @@
 Diana et al. 2024, "Attribute inference attacks for federated regression tasks", decode the model that a client would
 have trained alone, and fill in what this model makes likeliest. Here the column is a number: each number of a grid is
 tried (:mod:`fedattack.threats.attribute.by_loss`), and the estimate is the mean of what is then believed of them.
-Beside it stands gradient matching, whose relaxation between the least and the largest number is a number, too.
+The other method is gradient matching, whose relaxation between the least and the largest number is a number, too.
 
 The paper's attribute has two values, and its local model is decoded to the last digit for least squares. Here the model
 is extrapolated from what the client sent, whatever the loss.

@@ -172,7 +172,7 @@ class ExactCase(ClientsCase[ReadOffExamples, HeldExamples]):
             return nothing
         flat = np.asarray(x.reshape(len(x), -1), dtype=np.float64)
         columns = [*self.found.columns]
-        # Of what does not enter the layer nothing is read.
+        # What does not enter the layer is not read.
         if columns and max(columns) < flat.shape[1]:
             flat = flat[:, columns]
         return flat if flat.shape[1] == inputs else nothing

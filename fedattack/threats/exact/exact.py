@@ -197,7 +197,7 @@ class _UpdateReader:
     def __init__(self, options: ExactOptions, layer: FirstLayer, seen: Seen) -> None:
         record, knowledge = seen.record, seen.knowledge
         self.options, self.layer, self.record = options, layer, record
-        # Of models of one form all is known of the layer; of others it is that of the form that a client was sent.
+        # Models of one form have one layer, which is known; else it is that of the form that a client was sent.
         self.roles = knowledge.roles if knowledge.model is None and len(list_forms(knowledge.roles)) > 1 else ()
         self.layers = find_layers_by_form(knowledge)
         self.known = read_known_values(knowledge, layer.inputs, layer.columns)

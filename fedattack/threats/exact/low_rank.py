@@ -91,7 +91,7 @@ class _TellingNeurons:
     def is_half(self, zero: Flags) -> bool:
         """Say whether any example of the batch's span leaves these neurons (rows,) below zero, and the others above.
 
-        Of few outputs there are sums of columns that are zero in more rows than a column is; but such rows are no half.
+        With few outputs, sums of columns may be zero in more rows than a column is; but such rows are no half.
         After several steps signs have changed, and nothing is said.
         """
         if self.outputs is None:

@@ -104,7 +104,7 @@ def _small(findings: Sequence[Finding]) -> tuple[Figure, list[Axes]]:
 
 
 def _confusion(finding: Finding) -> PageTable | None:
-    # Of many adversaries that of the headline is enough; the files for reviewers have all.
+    # One of many adversaries, the headline's, is enough; the files for reviewers have all.
     if not finding.headline:
         return None
     values, counts = finding.series["confusion"]["values"], finding.series["confusion"]["counts"]

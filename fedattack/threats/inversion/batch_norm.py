@@ -55,7 +55,7 @@ def read_statistics(
 ) -> dict[str, NDArray[np.float32]]:
     """Return the statistics of a client's batches, as its buffers before and after its steps tell them.
 
-    Of several steps it is their mean, weighted by :func:`step_weights`. The variance is the unbiased one.
+    For several steps it is their mean, weighted by :func:`step_weights`. The variance is the unbiased one.
 
     Parameters
     ----------

@@ -108,7 +108,7 @@ class CellsCase:
 
     @cached_property
     def results(self) -> list[Flags]:
-        """Of each batch which cells (n, columns) are right."""
+        """Which cells (n, columns) of each batch are right."""
         found = [self.find_cells(number) for number, _, _ in self.case.batches]
         return [*self._compare(found)]
 

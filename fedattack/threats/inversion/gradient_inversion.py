@@ -123,8 +123,8 @@ class Search:
         How often a batch's movement may be computed, over all its starts.
     restarts
         Starts from different random examples. With Adam every other one takes signed slopes. Those with the larger
-        objectives are given up early (successive halving), and the one with the least is taken. Of rows of a table all
-        go on to the end, and are pooled.
+        objectives are given up early (successive halving), and the one with the least is taken. For rows of a table all
+        starts go on to the end, and are pooled.
     variation
         Weight of the total variation, which counts for images alone, against the logarithm of the distance.
     box
@@ -361,7 +361,7 @@ def invert_group(
 class _Problem:
     """Batches of one size, each from several starts: a flat axis of P = batches · restarts independent searches.
 
-    Of these ``together`` are computed at a time.
+    ``together`` of these are computed at a time.
     """
 
     def __init__(

@@ -126,7 +126,7 @@ def movement_of(reply: Observation, record: Record, model: nn.Module, training: 
 
 # Nobody reconstructs as many from one reply, and a client may say what it likes.
 _MOST_RECORDS = 4096
-# Of more steps, each of which is differentiated in each iteration, no client is imitated.
+# No client with more steps is imitated: each step is differentiated in each iteration.
 _MOST_STEPS = 1_000
 
 
@@ -298,7 +298,7 @@ class GradientInversion(Attack):
         """Say which search is made."""
         coding = knowledge.coding
         if self.options.method is None:
-            # Of numbers alone there is nothing to relax.
+            # Numbers alone leave nothing to relax.
             return "cos" if coding is None or all(coding.is_number) else "table"
         if self.options.method == "table" and coding is None:
             raise NeedsError(

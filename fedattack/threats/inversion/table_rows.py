@@ -45,7 +45,7 @@ class Relaxation:
         for inputs, is_number in zip(coding.columns, coding.is_number, strict=True):
             own = list(inputs)
             same[np.ix_(own, own)] = 1
-            # Of two values in one input, the other one has the free number 0.
+            # If one input has two values, the other one has the free number 0.
             alone[own] = float(len(own) == 1)
             numbers[own] = is_number
         self._same = torch.from_numpy(same).float().to(device)

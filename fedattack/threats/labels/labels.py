@@ -358,7 +358,7 @@ class _Estimator:
             other = weight * llg + (1 - weight) * shares["idlg"]
         if not path:
             return other
-        # Of more examples there is no time to compare all gradients.
+        # There is no time to compare all gradients of more examples.
         if labels is None or len(give_labels(labels, len(labels), len(gradient))[0]) > _MOST_ROWS:
             solved = mean_shares(path, gradient, other)
         else:

@@ -39,7 +39,7 @@ def restore_labels(model: nn.Module, movement: Arrays, records: int) -> Counts:
     """Read the labels (n,) of a batch off its gradient, ascending (iDLG, Section 3).
 
     The cross-entropy's gradient by the last bias is the mean of p − onehot(y), whose only negative entry is the label
-    of a single example. Of several examples, labels are taken one after another where it is lowest, each adding back
+    of a single example. With several examples, labels are taken one after another where it is lowest, each adding back
     the 1/n that it took; this is exact while all classes are predicted alike. Without a bias the row sums of the last
     weights stand in, whose signs are the same after a ReLU.
 

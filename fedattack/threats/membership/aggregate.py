@@ -37,7 +37,7 @@ Floats = NDArray[np.float64]
 # A reference federation has no more clients than this, however many the real one has: its model is a mean anyway.
 _MOST_CLIENTS = 5
 
-# Of a model, what a federation holds: sums in double precision, gradients, momenta and states.
+# Copies of a model that a federation holds: sums in double precision, gradients, momenta and states.
 _COPIES = 12
 
 # A thinned record has rounds that are far apart, and a reference federation plays those between them, too.

@@ -1,7 +1,8 @@
 """What the examples alone tell of who is a member, without any model: that is no leak of one.
 
 A classifier sees the examples and their labels, by cross-validation. It may miss some of what there is to see, so that
-upper ends of its success are the bars. Of many targets it sees a sample, so that these ends are a little higher.
+upper ends of its success are the bars. If there are many targets, it sees a sample, so that these ends are a little
+higher.
 """
 
 from collections.abc import Callable, Sequence

@@ -63,7 +63,7 @@ class CanaryMembership(Attack):
 def _read_biases(round_: Round, layer: FirstLayer) -> Iterator[tuple[str, Floats, Floats]]:
     """Yield of each client the first layer that it was sent, (neurons, inputs + 1), and how its biases moved.
 
-    Of a sum only neurons are told that are alive in one client alone; all others count as dead. Replies that lack the
+    A sum tells only neurons that are alive in one client alone; all others count as dead. Replies that lack the
     layer, or hold it in another shape, are left out.
     """
     sent: list[tuple[Observation, Floats]] = []

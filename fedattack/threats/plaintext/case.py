@@ -223,7 +223,7 @@ class PlaintextCase(Case[PlainValues]):
     def candidates(self) -> list[Candidate]:
         """The vectors, and parts of vectors, that are as long as an example and not the same throughout.
 
-        Of more than can be compared the first ones of each client are taken, as many of each.
+        If there are more than can be compared, the first ones of each client are taken, as many of each.
         """
         if self.examples is None:
             return []

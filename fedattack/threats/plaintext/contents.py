@@ -136,7 +136,7 @@ def find_contents(sent: Sequence[tuple[str, Sent]], examples: KnownExamples, sha
         for holder in matches.items:
             sizes[matches.kind, holder] = matcher.count_items(matches.kind, holder)
     certain = list(_find_certain(found, len(clients)))
-    # Of equal examples of one class none is the only one; what is the only one stands among the first copies.
+    # No one of equal examples of one class is the only one; what is the only one stands among the first copies.
     singles = np.isin(known.firsts, [*known.singles]).nonzero()[0]
     return Contents(clients, found, _add_single_examples(found, certain, frozenset(singles.tolist())), sizes)
 

@@ -29,7 +29,7 @@ class Tally:
     Parameters
     ----------
     known
-        Examples whose holders are known. Of clients of which not all are known nothing is counted.
+        Examples whose holders are known. Nothing is counted for clients of which not all are known.
     """
 
     def __init__(self, known: Known) -> None:

@@ -364,7 +364,7 @@ def _pair_columns(values: Floats, table: Floats, tolerance: float) -> list[tuple
             fits = met[:, index, column]
             if fits.mean() < _IN_COLUMN:
                 continue
-            # Of columns that all fit, such as those of 0 and 1, the one with most values says most.
+            # If all columns fit, such as those of 0 and 1, the one with most values says most.
             different = len(np.unique(some[fits, index]))
             if different > most:
                 best, most = column, different

@@ -173,7 +173,7 @@ def _list_starts(batches: RowBatches, total: int) -> Iterator[Order]:
     batch goes on with the first rows. Or a number in the message says where its rows start, or which batch it is.
     """
     sizes = np.array(batches.form.sizes)
-    # Of a larger one nothing shows that it is a mini-batch of this table.
+    # Nothing shows that a larger one is a mini-batch of this table.
     if 2 * sizes.max() > total:
         return
     following, start = [], 0
@@ -204,7 +204,7 @@ class ColumnsLink:
 
     The attacker is assumed to know the examples of the first half. By least squares each column is made of an
     embedding's numbers and a constant. The score is the mean over columns of R² on the other half, 0 where it is below.
-    Of several passes that of which the score is largest counts.
+    The pass with the largest score counts.
 
     Parameters
     ----------
@@ -257,7 +257,7 @@ class ColumnsLink:
 class NormsLink:
     """Labels of two classes, as told by norms of gradients: the area under the ROC curve, forward or backward.
 
-    Nobody tells which class is which. Of several passes that which tells most counts.
+    Nobody tells which class is which. The pass that tells most counts.
 
     Parameters
     ----------

@@ -35,7 +35,7 @@ _MOST_NAMES = 64
 # Lists of all clients that are told of.
 MOST_LISTS = 100_000
 
-# Of how many rows a list is that is named where nothing is found in it.
+# A list of so many rows is named even where nothing is found in it.
 _FEWEST_ROWS = 8
 
 # A value is far above the others from so many interquartile ranges above the upper quartile on.

@@ -28,8 +28,8 @@ def known_examples(held: HeldByClients) -> Mapping[str, NDArray[Any]] | None:
     dict or None
         ``x`` (n, size) float32 and ``owners`` (n,): an example once for each copy that each client has of it, "" for
         nobody; ``labels`` (n,), NaN for none; ``whole`` (clients,), the clients of which these are all examples; and
-        ``rows`` (n,), which row of its holder's table each is, -1 where that is not known. Of more than can be kept
-        those that are nearest to a vector, without labels and rows. ``None`` where there are none.
+        ``rows`` (n,), which row of its holder's table each is, -1 where that is not known. If there are more than can
+        be kept, those that are nearest to a vector, without labels and rows. ``None`` where there are none.
     """
     if held.record is None or held.examples is None or not len(held.examples):
         return None

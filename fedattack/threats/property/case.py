@@ -37,7 +37,7 @@ class PropertyCase(Case[AnsweredQuestions]):
 
     def by_client(self, values: NDArray[Any]) -> NDArray[Any]:
         """Take the largest of the values (…, nodes) of a client's nodes; returns (…, clients)."""
-        # Of no clients nothing can be stacked.
+        # Without clients there is nothing to stack.
         if not self.clients:
             return values
         return np.stack([np.fmax.reduce(values[..., self.columns(name)], axis=-1) for name in self.clients], axis=-1)

@@ -15,9 +15,9 @@ are chosen on examples apart. What Σ and the means are taken from is the mode:
 ``exact``
     Shadow clients are trained as clients are, in batches.
 
-A row of all parameters for each shadow client may be more than there is memory for. Of this matrix only products are
-then computed, block by block (:mod:`fedattack.learning.rows`). So it is always for the gradients of examples, which are
-kept as far as there is memory. The detector is the same but for rounding.
+A row of all parameters for each shadow client may be more than there is memory for. Then only products with this matrix
+are computed, block by block (:mod:`fedattack.learning.rows`). This is always so for the gradients of examples, which
+are kept as far as there is memory. The detector is the same but for rounding.
 
 Each way of computing has its file: :mod:`linear <fedattack.threats.property.linear>` one,
 :mod:`exact <fedattack.threats.property.exact>` three, by what of the updates fits into memory. All find a direction in
@@ -231,7 +231,7 @@ def _log_odds(plus: Sequence[Array], minus: Sequence[Array], shares: Array) -> t
     spread = float(shares @ [(a[:, 0].var() + b[:, 0].var()) / 2 for a, b in zip(plus, minus, strict=True)])
     if not 0 < spread < np.inf:
         return 0.0, 0.0
-    # Of N(±d/2, s²) the log odds are odds · x, and the means of these ± odds · d/2.
+    # The log odds of N(±d/2, s²) are odds · x, and the means of these ± odds · d/2.
     odds = (top - bottom) / spread
     mean = abs(odds * (top - bottom) / 2)
     if not mean > 0:

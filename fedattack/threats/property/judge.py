@@ -243,7 +243,7 @@ class PropertyJudge(Judge[PropertyCase]):
         has = [run.truth.positives for run in runs if run.truth.positives is not None and run.truth.positives.any()]
         if not has:
             return None
-        # Of several questions the first that some client answers.
+        # The first of several questions that some client answers.
         answered = has[0][has[0].any(axis=1)][0]
         clients, positive = len(answered), int(answered.sum())
         enough = positive + smallest(lambda others: math.comb(positive + others, positive) * needed >= 1)
@@ -497,7 +497,7 @@ def _find_above(score: Floats, has: Flags) -> Any:
     first_equal = np.searchsorted(falling, falling)
     others = np.cumsum(~has.reshape(len(has), -1)[:, order], axis=1)
     n = int(others[0, -1])
-    # Of n scores from below the threshold is that of index ⌈(1 − 0.05)·(n − 1)⌉; this is its rank from the top.
+    # Counted from below, the threshold is the score of index ⌈(1 − 0.05)·(n − 1)⌉; this is its rank from the top.
     rank = n - math.ceil((1 - _FALSE_ALARMS) * (n - 1))
     above = first_equal[(others >= rank).argmax(axis=1)]
     others_above = np.where(above > 0, others[np.arange(len(has)), above - 1], 0)

@@ -54,7 +54,7 @@ class Span:
     def limit(self, inputs: int, most: float) -> float:
         """Return how far an input may be to count as within it, if so many are measured.
 
-        Of inputs that lie anywhere, the squared distance is of a beta distribution.
+        The squared distance of inputs that lie anywhere has a beta distribution.
         """
         left = self.width - self.rank
         if not left or not self.rank:

@@ -102,7 +102,7 @@ class Answered:
 class RoundAnswers:
     """How one seed's targets were answered in each round: all of them, and each half of them.
 
-    Of all of them, who is named is known of the last round alone.
+    Who is named for all targets is kept for the last round alone.
     """
 
     whole: list[Answered]
@@ -182,7 +182,7 @@ class SourceCase(TargetsCase[LikelySources]):
     def cells(self) -> Rows:
         """(targets,): cells of targets that have the same label.
 
-        Of a regression they have about the same: tenths. Labels of several numbers say nothing here.
+        In a regression they have about the same: tenths. Labels of several numbers say nothing here.
         """
         labels = self.labels
         if labels.ndim > 1 or not len(labels):

@@ -123,7 +123,7 @@ class TreesCase(ClientsCase[ReadTables, HeldExamples]):
     def _met_values(self) -> tuple[Floats, Floats]:
         """Count values that one client alone holds: those that trees split by, to all digits, and all of them.
 
-        Of the former (clients, clients + 1) rows say whose trees, and columns who holds them; the last are clients that
+        In the former (clients, clients + 1) rows say whose trees, and columns who holds them; the last are clients that
         are not asked about.
         """
         met = np.zeros((len(self.asked), len(self.asked) + 1))

@@ -21,7 +21,7 @@ _MOST_NUMBERS = 2**21
 def link_trees(by_node: Mapping[str, Sequence[SentTrees]], nodes: Sequence[str], notes: list[str]) -> dict[str, Places]:
     """Put each tree after the first round to the client whose earlier trees share most of its thresholds.
 
-    The trees of the first round stand in the common model client by client. Of what comes later a participant sees the
+    The trees of the first round stand in the common model client by client. In later rounds a participant sees the
     thresholds alone, in any order, and how many trees a client adds in a round. So the trees of a round are dealt out
     to the clients together, such that most thresholds are shared in all (an assignment problem). Trees of a client of
     whom nothing is known from the first round, or who sends more than can be dealt, are left out, with a note.

@@ -157,7 +157,7 @@ class TreesOfTables(Attack, Plants):
         most = max(1, _MOST_NUMBERS // len(by_node))
         if len(counts) > most:
             notes.append(f"{most:,} of {len(counts):,} columns are used: those by which most clients split")
-        # Of those by which as many clients split the first ones.
+        # The first ones of those by which as many clients split.
         chosen = sorted(counts, key=lambda column: (-counts[column], column))[:most]
         rows = max(1, _MOST_NUMBERS // (len(by_node) * max(len(chosen), 1)))
         if rows < self.options.rows:
