@@ -1,11 +1,12 @@
 """The stage `choose` of an audit: the attacks whose needs are met, and why the others are not made."""
 
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from fedattack.apps.posing import FEW, Posed
+from fedattack.apps.posing import FEW, SOME, Posed
 from fedattack.attacks import ATTACKS, Attack, Knowledge
 from fedattack.attacks.needs import FAILED, UNFIT, VIEW
 from fedattack.attacks.registry import THREATS
@@ -19,6 +20,9 @@ from fedattack.base.failures import Failure, failing_alone
 from fedattack.base.reasons import Reason, merge_reasons
 from fedattack.runs.forecast import needed_of
 from fedattack.runs.watch import Watch
+
+# How a client of many examples is searched: at the cost of one gradient for all of its steps.
+_IMITATING = {"imitate": "middle", "iterations": "500"}
 
 # Among how many headlines what every app is asked first is judged.
 _HEADLINES = 2
@@ -46,9 +50,12 @@ def choose(
     for attack in make(_list_applying(runs, posed, refused)):
         if attack.in_apps.of_few:
             attack = attack.with_options({"clients": ",".join(posed[0].few)})
+            if _are_many(runs[0]):
+                attack = attack.with_options(_IMITATING)
+                spared[attack.name] = _IMITATING
         if sparing := _spare(attack, len(runs[0].sent)):
             attack = attack.with_options(sparing)
-            spared[attack.name] = sparing
+            spared[attack.name] = {**spared.get(attack.name, {}), **sparing}
             options = " ".join(f"--option {key}={value}" for key, value in sparing.items())
             watch.say("note", f"{attack.name}: {options}, as for all apps; a larger number takes longer")
         attacks.append(attack)
@@ -81,6 +88,15 @@ def _list_applying(runs: Sequence[Run], posed: Sequence[Posed], refused: dict[st
     return sorted(names, key=_place)
 
 
+def _are_many(run: Run) -> bool:
+    """Say whether those whose examples are searched for hold more than few."""
+    truth = run.truth
+    if truth is None or truth.records is None:
+        return False
+    # Those that are searched for stand first.
+    return Counter(truth.records.owners)[truth.records.owners[0]] > FEW
+
+
 def _place(name: str) -> tuple[int, str]:
     return ATTACKS[name].in_apps.place, name
 
@@ -97,10 +113,10 @@ def _why_refused(name: str, runs: Sequence[Run], posed: Sequence[Posed]) -> Reas
         return posed[0].reasons[name]
     if how.of_few and (len(posed) > 1 or not posed[0].few):
         what = (
-            f"it is only tried on clients with at most {FEW} examples, in a single run, when there are examples "
-            "that nobody trained on"
+            f"it is only tried in a single run, on a client that has at most {SOME} examples, all of which were "
+            "witnessed and are finite, when there are others that it does not hold"
         )
-        return Reason(what, UNFIT, f"a single run, of clients with at most {FEW} examples that evaluate on others")
+        return Reason(what, UNFIT, f"a single run, with a client of at most {SOME} examples that are all witnessed")
     if not how.is_slow:
         return None
     # A slow attack is made only where its result could count.

@@ -24,10 +24,18 @@ from fedattack.base.errors import DataError, short
 from fedattack.base.stored import Name
 from fedattack.base.structured import MASK, SEPARATOR, leaves_of, list_searchable, searchable
 from fedattack.learning import LocalSGD
-from fedattack.learning.importing import one_line
+from fedattack.learning.importing import one_line, trust_given
 from fedattack.record import Observation, Record
 from fedattack.record.format import Arrays
-from fedattack.threats.inversion.gradient_inversion import ClientModel, ReplyBatch, Search, Tensors, invert_group
+from fedattack.threats.attribute.gradient_matching import soft_targets
+from fedattack.threats.inversion.gradient_inversion import (
+    ONE_GRADIENT,
+    ClientModel,
+    ReplyBatch,
+    Search,
+    Tensors,
+    invert_group,
+)
 from fedattack.threats.inversion.inversion import (
     VARIATION,
     GradientInversion,
@@ -279,6 +287,57 @@ def invert_replies(
         ),
         notes,
     )
+
+
+def search_step(
+    record: Record, knowledge: Knowledge, node: Name, row: int, found: ReconstructedExamples
+) -> NDArray[np.float32]:
+    """Search for one target, as if a client had sent one plain step on that alone, by the model that is known.
+
+    Parameters
+    ----------
+    record, knowledge
+        What the server saw, as models, and what the attacker knows.
+    node, row
+        Whose first reply is replaced, and the target's index.
+    found
+        How the attack searched.
+
+    Returns
+    -------
+    ndarray
+        (1, *shape): the example that was found.
+
+    Raises
+    ------
+    DataError
+        If there is no model, no target, or no reply of that node.
+    """
+    model, targets = knowledge.model, knowledge.targets
+    if model is None or targets is None:
+        raise DataError("no model can be built to make a step with")
+    attack = GradientInversion().with_options({"clients": node})
+    _, _, reply = next(iter(attack.list_chosen(record, knowledge)), (None, None, None))
+    if reply is None or reply.received is None:
+        raise DataError(f"the record holds no reply of {node} with the model that it answers")
+    loss, received = trust_given(model.loss), dict(reply.received)
+    client = ClientModel(model.build(), loss, ONE_GRADIENT)
+    state = client.split(received)
+    x, y = targets.x[[row]], targets.y[[row]]
+    wanted = soft_targets(loss, y, client.outputs(x.shape[1:]))
+    movement = client.movement(*state, torch.from_numpy(np.asarray(x, dtype=np.float32)), wanted)
+    sent = {name: value.detach().numpy() for name, value in movement.items()}
+    # A single label is read off a step without fail.
+    labels = np.asarray(y, dtype=np.int64) if found.label == "rule" else None
+    box = coding = None
+    if found.method == "table":
+        coding = knowledge.coding
+    else:
+        box = attack.box_of(knowledge, model.input_shape)
+    how = Search(found.method, found.iterations, found.restarts, found.variation, box, coding=coding)
+    batch = ReplyBatch(received, sent, 1, labels)
+    (rebuilt,) = invert_group(client, {0: batch}, model.input_shape, how, seed=record.seed or 0).values()
+    return rebuilt.x
 
 
 def _read_batch(

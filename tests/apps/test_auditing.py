@@ -15,7 +15,7 @@ from fedattack.apps.app import App
 from fedattack.apps.auditing import explaining, list_trusted
 from fedattack.apps.choosing import describe_too_few
 from fedattack.apps.order import Order, importable
-from fedattack.apps.posing import FEW
+from fedattack.apps.posing import SOME
 from fedattack.apps.questions import NOTHING_BESIDES
 from fedattack.apps.witnessing import witness_of
 from fedattack.attacks import Scores
@@ -79,11 +79,11 @@ def test_what_does_not_apply_is_told(part):
     posed = [replace(each, few=()) for each in pose_all([part])]
     attacked = attack_all([part], posed)
     assert attacked.scored == ("sia", "membership", "exact", "labels", "plaintext")
-    assert "clients with at most 8 examples" in attacked.failed["inversion"]
+    assert f"a client that has at most {SOME} examples" in attacked.failed["inversion"]
     judge_folder(part.folder, device="cpu", watch=Watch(), trusted=list_trusted(posed))
     entries = {entry["question"]: entry for entry in read_run(part.folder)["untried"]}
     assert all(entry["remedy"] for entry in entries.values())
-    assert f"at most {FEW} examples" in entries[THREATS["inversion"].question]["remedy"]
+    assert f"at most {SOME} examples" in entries[THREATS["inversion"].question]["remedy"]
     column = entries[THREATS["attribute"].question]
     assert column["remedy"] == "`fedattack audit APP --sensitive NUMBER`, a column of the model's input"
     # It is asked of sums that single replies make.

@@ -64,7 +64,9 @@ def test_the_truth_is_what_the_clients_had_and_is_judged(part):
             assert sorted(truth.shared[row]) == owners
     assert knowledge.training == LocalSGD(epochs=3, batch_size=8, lr=0.1, momentum=0.9)
     assert knowledge.nodes == {}
-    assert posed.few == ()
+    # Nobody has few examples: the smallest client is searched.
+    assert posed.few == ("100",)
+    assert truth.records.owners == ("0",) * len(World.trains["0"][0])
     findings = judged(part)
     assert findings["sia.asr"].n == (truth.owners != "").sum() - len(truth.shared)
     assert findings["sia.asr"].chance == pytest.approx(1 / 3)

@@ -21,6 +21,7 @@ SURE = 0.2
 KNOWN, UNBOUNDED = "known", "none"
 
 Labels = Literal["rule", "free"]
+Imitation = Literal["steps", "middle"]
 
 
 class GradientInversionOptions(WorkersOptions, MemoryOptions):
@@ -75,6 +76,11 @@ class GradientInversionOptions(WorkersOptions, MemoryOptions):
         "searched",
         "which example is in which mini-batch; searched: found with the examples, of up to "
         f"{MOST_ORDERED} mini-batches and without batch normalisation; fixed: the same in every epoch (searched)",
+    )
+    imitate: Imitation = setting(
+        "steps",
+        "steps: each local step of a client; middle: one gradient over all of its examples, at the middle between the "
+        "model that it was sent and the one that it sent back, for clients of many steps (steps)",
     )
     box: str | tuple[float, float] = setting(
         KNOWN,
