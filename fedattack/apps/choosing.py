@@ -1,12 +1,12 @@
 """The stage `choose` of an audit: the attacks whose needs are met, and why the others are not made."""
 
-from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from fedattack.apps.posing import FEW, SOME, Posed
+from fedattack.apps.posing import Posed
+from fedattack.apps.targets import FEW, SOME
 from fedattack.attacks import ATTACKS, Attack, Knowledge
 from fedattack.attacks.needs import FAILED, UNFIT, VIEW
 from fedattack.attacks.registry import THREATS
@@ -20,9 +20,10 @@ from fedattack.base.failures import Failure, failing_alone
 from fedattack.base.reasons import Reason, merge_reasons
 from fedattack.runs.forecast import needed_of
 from fedattack.runs.watch import Watch
+from fedattack.threats.inversion.options import OF_MANY
 
 # How a client of many examples is searched: at the cost of one gradient for all of its steps.
-_IMITATING = {"imitate": "middle", "iterations": "500"}
+_IMITATING = {"imitate": "middle", "iterations": str(OF_MANY)}
 
 # Among how many headlines what every app is asked first is judged.
 _HEADLINES = 2
@@ -90,11 +91,31 @@ def _list_applying(runs: Sequence[Run], posed: Sequence[Posed], refused: dict[st
 
 def _are_many(run: Run) -> bool:
     """Say whether those whose examples are searched for hold more than few."""
-    truth = run.truth
-    if truth is None or truth.records is None:
-        return False
-    # Those that are searched for stand first.
-    return Counter(truth.records.owners)[truth.records.owners[0]] > FEW
+    return _count_searched(run) > FEW
+
+
+def _count_searched(run: Run) -> int:
+    """Return how many examples the client holds whose examples are searched for first."""
+    if run.truth is None or run.truth.records is None:
+        return 0
+    owners = run.truth.records.owners
+    return owners.count(owners[0])
+
+
+def _refuse_long_search(run: Run) -> Reason | None:
+    """Say that a search for so many examples takes too long, if it does."""
+    # It imports torch, which a listing of attacks does without.
+    from fedattack.apps.inverting import count_excess
+
+    model, truth = run.knowledge.model, run.truth
+    if model is None or truth is None or truth.records is None:
+        return None
+    count = _count_searched(run)
+    seconds = count_excess(model, truth.records.y[:count])
+    if not seconds:
+        return None
+    what = f"a search for the {count} examples of the smallest client is counted as {seconds:.0f} s, which is too long"
+    return Reason(what, UNFIT, f"a run with a client of at most {FEW} examples, or `fedattack attack inversion`")
 
 
 def _place(name: str) -> tuple[int, str]:
@@ -117,6 +138,8 @@ def _why_refused(name: str, runs: Sequence[Run], posed: Sequence[Posed]) -> Reas
             "witnessed and are finite, when there are others that it does not hold"
         )
         return Reason(what, UNFIT, f"a single run, with a client of at most {SOME} examples that are all witnessed")
+    if how.of_few and _are_many(runs[0]):
+        return _refuse_long_search(runs[0])
     if not how.is_slow:
         return None
     # A slow attack is made only where its result could count.

@@ -14,7 +14,7 @@ from fedattack.apps.holding import Holding, count_classes, find_public
 from fedattack.apps.overlaps import share_of_overlapping
 from fedattack.apps.questions import NOTHING_BESIDES, WITHOUT, Questions, Scene, pose_further
 from fedattack.apps.reading import Reading, read_sends
-from fedattack.apps.targets import ExampleChoice, choose_targets
+from fedattack.apps.targets import FEW, SOME, ExampleChoice, choose_targets
 from fedattack.apps.witnessing import NOTHING_TRAINED
 from fedattack.attacks import ATTACKS, Knowledge, ModelKnowledge, Targets, write_knowledge
 from fedattack.attacks.answers import ShadowLosses
@@ -39,12 +39,6 @@ from fedattack.witness import Witness, WitnessedTraining
 
 MOST = 1000
 """Examples that are asked about: half of them of clients, half of nobody; all of clients where nobody has none."""
-
-FEW = 8
-"""Training examples of a client up to which it is attempted to reconstruct them, whoever else has few."""
-
-SOME = 256
-"""Training examples of the smallest client up to which it is attempted to reconstruct them, where nobody has few."""
 
 _MOST_CLASSES = 100_000
 

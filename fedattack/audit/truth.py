@@ -392,9 +392,7 @@ def write_truth(
     write_with_files(folder / HOLDINGS, truth, files)
 
 
-def _check_evaluation(
-    evaluation: tuple[NDArray[np.float32], NDArray[Any]] | None, records: HeldRecords | None
-) -> None:
+def _check_evaluation(evaluation: tuple[NDArray[np.float32], NDArray[Any]] | None, records: HeldRecords | None) -> None:
     if evaluation is not None and not len(evaluation[1]):
         raise DataError("the truth's evaluation has no example; give some that no client holds, such as a test split")
     if evaluation is None and _lacks_others(records):

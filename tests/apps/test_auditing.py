@@ -15,8 +15,8 @@ from fedattack.apps.app import App
 from fedattack.apps.auditing import explaining, list_trusted
 from fedattack.apps.choosing import describe_too_few
 from fedattack.apps.order import Order, importable
-from fedattack.apps.posing import SOME
 from fedattack.apps.questions import NOTHING_BESIDES
+from fedattack.apps.targets import SOME
 from fedattack.apps.witnessing import witness_of
 from fedattack.attacks import Scores
 from fedattack.attacks.registry import THREATS

@@ -16,10 +16,10 @@ from fedattack.apps.answering import Interview
 from fedattack.apps.app import App
 from fedattack.apps.asking import Asker, Inquiry
 from fedattack.apps.auditing import control_all, invert_by_app
-from fedattack.apps.inverting import AppClient, invert_replies
+from fedattack.apps.inverting import AppClient, count_excess, invert_replies, search_step
 from fedattack.apps.player import Handler, Player
 from fedattack.apps.witnessing import witnesses_of
-from fedattack.attacks import Knowledge, Targets, write_knowledge
+from fedattack.attacks import Knowledge, Targets, read_knowledge, write_knowledge
 from fedattack.audit.control import ALONE, Control
 from fedattack.audit.finding import CANNOT_TELL, LEAK, NO_EVIDENCE
 from fedattack.base.errors import DataError
@@ -31,11 +31,12 @@ from fedattack.record.folder import Part
 from fedattack.runs.pipeline import choose_attacks, judge_runs
 from fedattack.runs.watch import Watch
 from fedattack.threats.inversion.gradient_inversion import ClientModel, ReplyBatch, Search, invert_group
-from fedattack.threats.inversion.inversion import ReconstructedExamples
+from fedattack.threats.inversion.inversion import GradientInversion, ReconstructedExamples
 from tests.apps.projects import ASKED as PROJECT
 from tests.apps.projects import TABLE
 from tests.apps.worlds import attack_all, pose_all, run_here
 from tests.witness.apps import load
+from tests.worlds.inversion import MODEL, digits, write_inversion_run
 
 CLIENTS = 6
 TRAINING = LocalSGD(epochs=2, batch_size=0, lr=0.1)
@@ -189,6 +190,25 @@ def test_one_planted_example_says_whether_the_search_would_find_any(searched, mo
     assert found.verdict == (NO_EVIDENCE if is_seen else CANNOT_TELL)
     assert f"one plain step on a single target of their own (1 of {count} replies)" in found.reason
     assert found.reason.endswith("recognises the target" if is_seen else "does not recognise it: it cannot tell")
+
+
+@pytest.mark.parametrize(("iterations", "is_seen"), [(300, True), (1, False)])
+def test_a_planted_step_of_a_known_model_is_searched_for(tmp_path, iterations, is_seen):
+    write_inversion_run(tmp_path, clients=2)
+    x, y = digits()
+    known = replace(read_knowledge(tmp_path / "knowledge"), targets=Targets(x[:5], y[:5]))
+    record = Record(tmp_path / "record")
+    attack = GradientInversion().with_options({"iterations": "1", "variation": "0"})
+    found = attack.run(record, known, device="cpu").as_found(ReconstructedExamples)
+    image = search_step(record, known, "node1", 3, replace(found, iterations=iterations))
+    assert image.shape == (1, 1, 8, 8)
+    assert (np.abs(image - x[3]).mean() < 0.1) == is_seen
+
+
+def test_searches_of_large_models_are_counted_as_too_long():
+    labels = np.zeros(40, np.int64)
+    assert count_excess(MODEL, labels) == 0
+    assert count_excess(replace(MODEL, hidden=20_000), labels) > 2
 
 
 def test_a_control_that_fails_leaves_the_search_unable_to_tell(searched, monkeypatch):

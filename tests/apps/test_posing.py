@@ -84,6 +84,12 @@ def test_without_examples_of_nobody_there_is_no_null_and_it_is_judged_all_the_sa
     assert membership.verdict != "not applicable"
     assert membership.label.endswith("against other clients' examples")
     assert any("there is no null run" in note for note in read_truth(part.truth).notes)
+    # What is rebuilt of the smallest client is held against examples that other clients alone hold.
+    records = read_truth(part.truth).records
+    own = len(World.trains["0"][0])
+    assert {*records.owners[:own]} == {"0"}
+    assert {*records.owners[own:]} == {"1", "2"}
+    assert all(World.owners(x) == [owner] for x, owner in zip(records.x[own:], records.owners[own:], strict=True))
 
 
 @pytest.mark.slow

@@ -304,6 +304,10 @@ class GradientInversion(Attack):
             )
         counts = [batch.records for batch in batches]
         seen.notes.extend(self._note_order(client, counts))
+        if self._is_middle(record):
+            seen.notes.append(
+                "one gradient over all of a client's examples, at the middle of its path, stands for all of its steps"
+            )
         variation = options.variation
         if variation is None:
             variation = VARIATION[method]

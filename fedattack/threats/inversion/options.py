@@ -18,6 +18,9 @@ POOLED = 4
 SURE = 0.2
 """How unsure of a cell of a table, from 0 to 1, an attacker who is sure of it may be."""
 
+OF_MANY = 500
+"""Gradients that an audit of an app computes for a client of many examples."""
+
 KNOWN, UNBOUNDED = "known", "none"
 
 Labels = Literal["rule", "free"]
