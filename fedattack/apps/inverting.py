@@ -52,7 +52,7 @@ from fedattack.witness.tape import BATCH_NORM, Tape
 # Gradients that are computed for a reply, and seconds, counted and not measured, that all searches may take.
 _ITERATIONS, _SECONDS = 1_000, 10.0
 # Seconds, counted likewise, for a client of many examples.
-_SECONDS_OF_MANY = 2.0
+_SECONDS_OF_MANY = 1.0
 
 # A gradient that is differentiated takes about as long as so many.
 _DIFFERENTIATED = 2

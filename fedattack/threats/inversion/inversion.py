@@ -27,7 +27,7 @@ from fedattack.attacks.knowledge import Knowledge, ModelKnowledge
 from fedattack.attacks.last_layer import compute_outputs, find_last_layer
 from fedattack.attacks.matching import check_model, check_state, is_finite, is_zero
 from fedattack.attacks.replies import choose_rounds, replied, why_left_out
-from fedattack.base.errors import ModelError, NeedsError, RecordError
+from fedattack.base.errors import ModelError, NeedsError, RecordError, short
 from fedattack.base.stored import Axes, Count, Finite, Name, Number
 from fedattack.learning import LocalSGD, check_gradients, pick_device
 from fedattack.learning.importing import trust_given
@@ -54,6 +54,9 @@ from fedattack.threats.inversion.options import (
 )
 from fedattack.threats.inversion.table_rows import Span, find_span
 from fedattack.threats.labels.rules import restore_labels, round_counts, subtract_gradient
+
+LOSSES = ("cross-entropy", "mse")
+"""Losses under which examples are searched for."""
 
 VARIATION: Mapping[Method, float] = {"cos": 3.0, "l2": 0.0, "table": 0.0}
 """Weights of the total variation. Geiping et al. regularise their cosine search; deep leakage has no such term."""
@@ -282,6 +285,17 @@ class GradientInversion(Attack):
         "how a table's columns are coded, with their means and deviations, if the knowledge states it",
     )
 
+    def unfit(self, record: Record, knowledge: Knowledge) -> list[str]:
+        """Say that the clients' loss is none whose labels the search knows, or that weights are frozen."""
+        reasons = []
+        loss = None if knowledge.model is None else knowledge.model.loss
+        if isinstance(loss, str) and loss not in LOSSES:
+            named = " and ".join(LOSSES)
+            reasons.append(f"labels can be searched for under {named}, and the clients' loss is {short(loss, 100)}")
+        if knowledge.frozen:
+            reasons.append(f"{next(iter(knowledge.frozen))} is frozen, so that nobody sent its gradient")
+        return reasons
+
     def attack(self, seen: Seen) -> ReconstructedExamples:
         """Read what the replies tell of their batches, and search for the examples."""
         record, knowledge, options = seen.record, seen.knowledge, self.options
@@ -445,8 +459,6 @@ class GradientInversion(Attack):
             return self.options.label or "rule"
         if self.options.label == "rule":
             raise NeedsError(f"attack {self.name}: label=rule is about cross-entropy, and the loss is {model.loss!r}")
-        if model.loss != "mse":
-            raise NeedsError(f"labels can be searched for under cross-entropy and mse, and the loss is {model.loss!r}")
         return "free"
 
     def _batch_of(

@@ -43,6 +43,7 @@ class GradientInversionOptions(WorkersOptions, MemoryOptions):
         sgd=True,
         takes=("rounds", "clients"),
         remedy="clients of few examples that train by plain SGD, and an evaluation on other examples",
+        about="clients that train by cross-entropy or squared errors",
         asked_of="arrays",
     )
     in_apps = InApps(of_few=True)
