@@ -255,7 +255,7 @@ def test_what_is_counted_grows_with_the_search_and_bounds_it(few, monkeypatch):
     player, received = player_of(*few, x, y)
     batch = ReplyBatch(received, received, 2, y[:2])
     once, thrice = (
-        inverting._count_seconds(AppClient.of(player, x, replace(TRAINING, epochs=epochs)), batch, (20,))
+        inverting._count_seconds(AppClient.of(player, x, replace(TRAINING, epochs=epochs)), batch, (20,), 1_000)
         for epochs in (1, 3)
     )
     assert 2 < thrice / once < 4
@@ -271,6 +271,31 @@ def test_what_is_counted_grows_with_the_search_and_bounds_it(few, monkeypatch):
     # There is enough for one of them.
     assert len(found.batches) == 1
     assert any(" left out: its search of 1,000 gradients is counted as" in note for note in notes), notes
+
+
+def test_of_clients_of_many_examples_one_gradient_stands_for_all_steps(few, monkeypatch):
+    part, _ = few
+    x, y = examples()
+    player, _ = player_of(*few, x, y)
+    searched = []
+
+    def search(client, group, *args, **how):
+        searched.append((client.training, group[0]))
+        return invert_group(client, group, (20,), Search("cos", iterations=1))
+
+    monkeypatch.setattr(inverting, "invert_group", search)
+    monkeypatch.setattr(inverting, "FEW", 1)
+    record, known = Record(part.record), Knowledge(targets=Targets(x, y), training=TRAINING)
+    (reply, *_) = record.rounds[0].observations
+    found, notes = invert_replies(record, known, [reply.node], (x, y), lambda weights, node: player)
+    assert (found.imitate, found.iterations) == ("middle", 500)
+    assert any("at the middle of its path" in note for note in notes)
+    ((training, batch),) = searched
+    assert training.steps(2) == 1
+    for name, array in batch.received.items():
+        np.testing.assert_allclose(array, (reply.received[name] + reply.arrays[name]) / 2, rtol=1e-6)
+        moved = (reply.received[name] - reply.arrays[name]) / (TRAINING.lr * TRAINING.steps(2))
+        np.testing.assert_allclose(batch.movement[name], moved, rtol=1e-3, atol=1e-6)
 
 
 def test_what_cannot_be_searched_is_refused_by_name(few, tmp_path):

@@ -88,6 +88,11 @@ class InversionCase(Case[ReconstructedExamples]):
                 f"seed {self.seed}: truth/records.npz has the examples of none of the attacked clients; expected those "
                 "of the clients that truth/nodes names; attack clients of few examples"
             )
+        if not len(self.others[1]):
+            raise DataError(
+                f"seed {self.seed}: the truth has no example that none of the attacked clients holds, so there is "
+                "nothing to compare with; attack one client alone, by --option clients=NAME"
+            )
 
     @property
     def held(self) -> HeldRecords:

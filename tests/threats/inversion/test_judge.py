@@ -238,6 +238,9 @@ def test_where_nobody_evaluates_examples_of_other_clients_are_compared(tmp_path,
     if verdict == LEAK:
         assert "exchanged with others of their labels that other clients hold" in found["psnr"].reason
     assert found["labels"].verdict == TOO_FEW
+    all_of_them = make_scores(truth.records.x, truth.records.y, "0123", each=each)
+    with pytest.raises(DataError, match="attack one client alone"):
+        change_case(one, scores=all_of_them)
 
 
 def drawn_images(count, seed):
