@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fedattack.apps import auditing, running
+from fedattack.apps import auditing, inverting, running
 from fedattack.apps.app import App
 from fedattack.apps.auditing import explaining, list_trusted
 from fedattack.apps.choosing import describe_too_few
@@ -20,6 +20,7 @@ from fedattack.apps.targets import SOME
 from fedattack.apps.witnessing import witness_of
 from fedattack.attacks import Scores
 from fedattack.attacks.registry import THREATS
+from fedattack.audit.finding import NO_EVIDENCE
 from fedattack.base.errors import ConfigError, FaultError, NeedsError, RunError, TrustError
 from fedattack.base.files import FolderLock
 from fedattack.base.untrusted import PRIVATE
@@ -93,6 +94,37 @@ def test_what_does_not_apply_is_told(part):
     means = {each["attack"]: each["by"] for each in read_run(part.folder)["means"]}
     assert means["sia"] == "a model that the attacker builds"
     assert means["plaintext"] == "the record alone"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("is_long", [False, True])
+def test_the_smallest_client_is_searched_where_nobody_has_few(tmp_path, monkeypatch, is_long):
+    write_record(tmp_path / "record", ["100", "101", "102"], rounds=1)
+    write_study(tmp_path, {"commands": ["fedattack audit ."], "seeds": [0]})
+    part = Part(tmp_path, "")
+    how = replace(TRAINING, momentum=0.0)
+    for name in World.trains:
+        each = witness(name, World.trains[name], World.evaluates[name], training=how)
+        write_witness(witness_of(part), each)
+    posed = pose_all([part])
+    monkeypatch.setattr(inverting, "_SECONDS_OF_MANY", 1e-9 if is_long else 60.0)
+    attacked = attack_all(
+        [part], posed, lambda names: choose([name for name in names if name in ("inversion", "exact")])
+    )
+    if is_long:
+        assert attacked.scored == ("exact",)
+        assert "the 60 examples of the smallest client is counted as" in attacked.failed["inversion"]
+        return
+    assert attacked.failed == {}
+    assert read_study(tmp_path)["options"] == {"clients": "100", "imitate": "middle", "iterations": "500"}
+    scores = Scores.load(part.scores("inversion"))
+    assert scores.facts["imitate"] == "middle"
+    assert any("stands for all of its steps" in note for note in scores.notes)
+    findings, _ = judge_folder(tmp_path, device="cpu", watch=Watch(), trusted=list_trusted(posed))
+    found = {finding.metric: finding for finding in findings if finding.attack == "inversion"}
+    assert found["recognised"].n == 60
+    assert found["recognised"].verdict == NO_EVIDENCE, "the record's replies are not what such clients send"
+    assert "one gradient at the middle stands for all of them" in found["preflight"].reason
 
 
 def test_what_takes_long_is_spared_where_the_caller_does_not_ask_for_more(tmp_path):
