@@ -1,5 +1,6 @@
 """The stage `choose` of an audit: the attacks whose needs are met, and why the others are not made."""
 
+import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -24,6 +25,9 @@ from fedattack.threats.inversion.options import OF_MANY
 
 # How a client of many examples is searched: at the cost of one gradient for all of its steps.
 _IMITATING = {"imitate": "middle", "iterations": str(OF_MANY)}
+
+# Pixels of pairs of images that are compared for one client, at most: some seconds.
+_MOST_COMPARED = 200_000_000
 
 # Among how many headlines what every app is asked first is judged.
 _HEADLINES = 2
@@ -103,19 +107,25 @@ def _count_searched(run: Run) -> int:
 
 
 def _refuse_long_search(run: Run) -> Reason | None:
-    """Say that a search for so many examples takes too long, if it does."""
+    """Say that a search for so many examples, or a comparison of so many images, takes too long, if it does."""
     # It imports torch, which a listing of attacks does without.
     from fedattack.apps.inverting import count_excess
+    from fedattack.threats.inversion.exchange import OTHERS
 
     model, truth = run.knowledge.model, run.truth
     if model is None or truth is None or truth.records is None:
         return None
     count = _count_searched(run)
-    seconds = count_excess(model, truth.records.y[:count])
-    if not seconds:
-        return None
-    what = f"a search for the {count} examples of the smallest client is counted as {seconds:.0f} s, which is too long"
-    return Reason(what, UNFIT, f"a run with a client of at most {FEW} examples, or `fedattack attack inversion`")
+    remedy = f"a run with a client of at most {FEW} examples, or `fedattack attack inversion`"
+    if seconds := count_excess(model, truth.records.y[:count]):
+        what = f"a search for the {count} examples of the smallest client is counted as {seconds:.0f} s: too long"
+        return Reason(what, UNFIT, remedy)
+    # Images are compared by their structural similarity, each that is found with each other one.
+    pixels = math.prod(model.input_shape)
+    if len(model.input_shape) == 3 and count * (count + OTHERS) * pixels > _MOST_COMPARED:
+        what = f"a comparison of the {count} images of the smallest client with others takes too long"
+        return Reason(what, UNFIT, remedy)
+    return None
 
 
 def _place(name: str) -> tuple[int, str]:

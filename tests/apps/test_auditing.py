@@ -6,11 +6,12 @@ import shutil
 import signal
 import sys
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from fedattack.apps import auditing, inverting, running
+from fedattack.apps import auditing, choosing, inverting, running
 from fedattack.apps.app import App
 from fedattack.apps.auditing import explaining, list_trusted
 from fedattack.apps.choosing import describe_too_few
@@ -21,6 +22,7 @@ from fedattack.apps.witnessing import witness_of
 from fedattack.attacks import Scores
 from fedattack.attacks.registry import THREATS
 from fedattack.audit.finding import NO_EVIDENCE
+from fedattack.audit.truth import HeldRecords
 from fedattack.base.errors import ConfigError, FaultError, NeedsError, RunError, TrustError
 from fedattack.base.files import FolderLock
 from fedattack.base.untrusted import PRIVATE
@@ -94,6 +96,18 @@ def test_what_does_not_apply_is_told(part):
     means = {each["attack"]: each["by"] for each in read_run(part.folder)["means"]}
     assert means["sia"] == "a model that the attacker builds"
     assert means["plaintext"] == "the record alone"
+
+
+@pytest.mark.parametrize(("side", "is_refused"), [(28, False), (64, True)])
+def test_many_large_images_are_not_compared(monkeypatch, side, is_refused):
+    monkeypatch.setattr(inverting, "count_excess", lambda model, labels: 0.0)
+    held = HeldRecords(np.zeros((200, 1, side, side), np.float32), np.zeros(200, np.int64), ("a",) * 200)
+    model = SimpleNamespace(input_shape=(1, side, side))
+    run = SimpleNamespace(truth=SimpleNamespace(records=held), knowledge=SimpleNamespace(model=model))
+    refused = choosing._refuse_long_search(run)
+    assert (refused is not None) == is_refused
+    if refused is not None:
+        assert "a comparison of the 200 images" in refused.what
 
 
 @pytest.mark.slow
