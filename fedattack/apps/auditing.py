@@ -296,7 +296,10 @@ def attack(
     for name in scored:
         options |= chosen.spared.get(name, {})
     options |= study.get("options", {})
-    if any(ATTACKS[name].in_apps.of_few for name in scored):
+    searching = [name for name in scored if ATTACKS[name].in_apps.of_few]
+    others = {key for name in scored if name not in searching for key in ATTACKS[name].options.list_settings()}
+    # An option of that name that another attack has is about something else.
+    if searching and "clients" not in others:
         options["clients"] = ",".join(posed[0].few)
     if options:
         study["options"] = options

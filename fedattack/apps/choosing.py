@@ -1,11 +1,13 @@
 """The stage `choose` of an audit: the attacks whose needs are met, and why the others are not made."""
 
+import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from fedattack.apps.posing import FEW, Posed
+from fedattack.apps.posing import Posed
+from fedattack.apps.targets import FEW, SOME
 from fedattack.attacks import ATTACKS, Attack, Knowledge
 from fedattack.attacks.needs import FAILED, UNFIT, VIEW
 from fedattack.attacks.registry import THREATS
@@ -19,6 +21,13 @@ from fedattack.base.failures import Failure, failing_alone
 from fedattack.base.reasons import Reason, merge_reasons
 from fedattack.runs.forecast import needed_of
 from fedattack.runs.watch import Watch
+from fedattack.threats.inversion.options import OF_MANY
+
+# How a client of many examples is searched: at the cost of one gradient for all of its steps.
+_IMITATING = {"imitate": "middle", "iterations": str(OF_MANY)}
+
+# Pixels of pairs of images that are compared for one client, at most: some seconds.
+_MOST_COMPARED = 200_000_000
 
 # Among how many headlines what every app is asked first is judged.
 _HEADLINES = 2
@@ -46,9 +55,12 @@ def choose(
     for attack in make(_list_applying(runs, posed, refused)):
         if attack.in_apps.of_few:
             attack = attack.with_options({"clients": ",".join(posed[0].few)})
+            if _are_many(runs[0]):
+                attack = attack.with_options(_IMITATING)
+                spared[attack.name] = _IMITATING
         if sparing := _spare(attack, len(runs[0].sent)):
             attack = attack.with_options(sparing)
-            spared[attack.name] = sparing
+            spared[attack.name] = {**spared.get(attack.name, {}), **sparing}
             options = " ".join(f"--option {key}={value}" for key, value in sparing.items())
             watch.say("note", f"{attack.name}: {options}, as for all apps; a larger number takes longer")
         attacks.append(attack)
@@ -81,6 +93,41 @@ def _list_applying(runs: Sequence[Run], posed: Sequence[Posed], refused: dict[st
     return sorted(names, key=_place)
 
 
+def _are_many(run: Run) -> bool:
+    """Say whether those whose examples are searched for hold more than few."""
+    return _count_searched(run) > FEW
+
+
+def _count_searched(run: Run) -> int:
+    """Return how many examples the client holds whose examples are searched for first."""
+    if run.truth is None or run.truth.records is None:
+        return 0
+    owners = run.truth.records.owners
+    return owners.count(owners[0])
+
+
+def _refuse_long_search(run: Run) -> Reason | None:
+    """Say that a search for so many examples, or a comparison of so many images, takes too long, if it does."""
+    # It imports torch, which a listing of attacks does without.
+    from fedattack.apps.inverting import count_excess
+    from fedattack.threats.inversion.exchange import OTHERS
+
+    model, truth = run.knowledge.model, run.truth
+    if model is None or truth is None or truth.records is None:
+        return None
+    count = _count_searched(run)
+    remedy = f"a run with a client of at most {FEW} examples, or `fedattack attack inversion`"
+    if seconds := count_excess(model, truth.records.y[:count]):
+        what = f"a search for the {count} examples of the smallest client is counted as {seconds:.0f} s: too long"
+        return Reason(what, UNFIT, remedy)
+    # Images are compared by their structural similarity, each that is found with each other one.
+    pixels = math.prod(model.input_shape)
+    if len(model.input_shape) == 3 and count * (count + OTHERS) * pixels > _MOST_COMPARED:
+        what = f"a comparison of the {count} images of the smallest client with others takes too long"
+        return Reason(what, UNFIT, remedy)
+    return None
+
+
 def _place(name: str) -> tuple[int, str]:
     return ATTACKS[name].in_apps.place, name
 
@@ -97,10 +144,12 @@ def _why_refused(name: str, runs: Sequence[Run], posed: Sequence[Posed]) -> Reas
         return posed[0].reasons[name]
     if how.of_few and (len(posed) > 1 or not posed[0].few):
         what = (
-            f"it is only tried on clients with at most {FEW} examples, in a single run, when there are examples "
-            "that nobody trained on"
+            f"it is only tried in a single run, on a client that has at most {SOME} examples, all of which were "
+            "witnessed and are finite, when there are others that it does not hold"
         )
-        return Reason(what, UNFIT, f"a single run, of clients with at most {FEW} examples that evaluate on others")
+        return Reason(what, UNFIT, f"a single run, with a client of at most {SOME} examples that are all witnessed")
+    if how.of_few and _are_many(runs[0]):
+        return _refuse_long_search(runs[0])
     if not how.is_slow:
         return None
     # A slow attack is made only where its result could count.

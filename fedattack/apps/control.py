@@ -152,7 +152,7 @@ def control(
             most = PASSES[-1][-1:]
             batch = _Batch(most, partial(_train_further, folder, most, False))
             found |= _control(scene, TRAINED, left, [batch], clock, faults)
-    if "inversion" in unseen and runs[0].knowledge.model is None:
+    if "inversion" in unseen:
         lost: dict[str, Failure] = {}
         with failing_alone(lost, "inversion"):
             found["inversion"] = _search_planted(scene)
@@ -177,9 +177,15 @@ def _search_planted(scene: _Scene) -> Control:
     if not choices:
         raise DataError("no client whose examples were searched for is the only one to hold a target")
     node, row = choices[0]
-    scores = scene.asker.invert(inquiry, [node], {node: [row]})
-    images = case.scale(scores.as_found(ATTACKS["inversion"].found).images)
-    ratio = compare(images, case.scale(searchable(x[[row]]))).ratio[0]
+    if run.knowledge.model is None:
+        scores = scene.asker.invert(inquiry, [node], {node: [row]})
+        images = scores.as_found(ATTACKS["inversion"].found).images
+    else:
+        # It imports torch, which an asked app does in a process of its own.
+        from fedattack.apps.inverting import search_step
+
+        images = search_step(run.record, run.knowledge, node, row, case.found)
+    ratio = compare(case.scale(images), case.scale(searchable(x[[row]]))).ratio[0]
     return Control(ALONE, 1, bool(ratio >= RECOGNISED), 1, len(nodes))
 
 

@@ -18,28 +18,41 @@ from torch import Tensor, nn
 
 from fedattack.apps.counting import count_seconds
 from fedattack.apps.player import STEPPING, Player
-from fedattack.attacks import Knowledge
+from fedattack.apps.targets import FEW
+from fedattack.attacks import Knowledge, ModelKnowledge
 from fedattack.attacks.lookups import is_mask
 from fedattack.base.errors import DataError, short
 from fedattack.base.stored import Name
 from fedattack.base.structured import MASK, SEPARATOR, leaves_of, list_searchable, searchable
 from fedattack.learning import LocalSGD
-from fedattack.learning.importing import one_line
+from fedattack.learning.importing import one_line, trust_given
 from fedattack.record import Observation, Record
 from fedattack.record.format import Arrays
-from fedattack.threats.inversion.gradient_inversion import ClientModel, ReplyBatch, Search, Tensors, invert_group
+from fedattack.threats.attribute.gradient_matching import soft_targets
+from fedattack.threats.inversion.gradient_inversion import (
+    ONE_GRADIENT,
+    ClientModel,
+    ReplyBatch,
+    Search,
+    Tensors,
+    invert_group,
+)
 from fedattack.threats.inversion.inversion import (
     VARIATION,
     GradientInversion,
     InvertedReply,
     ReconstructedExamples,
     client_training,
+    take_middle,
+    take_one_gradient,
 )
-from fedattack.threats.inversion.options import POOLED
+from fedattack.threats.inversion.options import OF_MANY, POOLED
 from fedattack.witness.tape import BATCH_NORM, Tape
 
 # Gradients that are computed for a reply, and seconds, counted and not measured, that all searches may take.
 _ITERATIONS, _SECONDS = 1_000, 10.0
+# Seconds, counted likewise, for a client of many examples.
+_SECONDS_OF_MANY = 1.0
 
 # A gradient that is differentiated takes about as long as so many.
 _DIFFERENTIATED = 2
@@ -226,18 +239,20 @@ def invert_replies(
         coding = knowledge.coding
     else:
         box = attack.box_of(knowledge, shape)
-    how = Search(method, _ITERATIONS, restarts, VARIATION[method], box, coding=coding)
+    chosen = attack.list_chosen(record, knowledge)
+    is_middle = not planted and any((reply.count or 1) > FEW for _, _, reply in chosen)
+    iterations, left = (OF_MANY, _SECONDS_OF_MANY) if is_middle else (_ITERATIONS, _SECONDS)
+    how = Search(method, iterations, restarts, VARIATION[method], box, coding=coding)
     is_class = np.issubdtype(y.dtype, np.integer)
-    left = _SECONDS
     found, replies, notes = [], [], []
-    for client, number, reply in attack.list_chosen(record, knowledge):
+    for client, number, reply in chosen:
         try:
-            batch, of_app = _read_batch(reply, training, x, y, is_class, play, planted.get(reply.node))
-            seconds = _count_seconds(of_app, batch, shape)
+            batch, of_app = _read_batch(reply, training, x, y, is_class, is_middle, play, planted.get(reply.node))
+            seconds = _count_seconds(of_app, batch, shape, iterations)
             if seconds > left:
                 raise DataError(
-                    f"its search of {_ITERATIONS:,} gradients is counted as {seconds:.1f} s, and {left:.1f} s of the "
-                    f"{_SECONDS:.0f} s for searches through the app are left"
+                    f"its search of {iterations:,} gradients is counted as {seconds:.1f} s, and {left:.1f} s "
+                    "of the time for searches through the app are left"
                 )
             left -= seconds
             (rebuilt,) = invert_group(of_app, {0: batch}, shape, how, seed=record.seed or 0).values()
@@ -252,9 +267,10 @@ def invert_replies(
         replies.append(InvertedReply(reply.node, client, number, batch.records, 0))
     if not found:
         raise DataError("; ".join(notes) or "no reply can be used")
+    played = "at the middle of its path for all of a client's" if is_middle else "for each step of theirs"
     notes.append(
-        "the attacker searched through the clients' own app: it plays one step of the app for each step of theirs, "
-        f"with {_ITERATIONS:,} gradients for each reply"
+        f"the attacker searched through the clients' own app: it plays one step of the app {played}, "
+        f"with {iterations:,} gradients for each reply"
     )
     notes += [said] if said else []
     # Of rows of a table alone.
@@ -263,7 +279,7 @@ def invert_replies(
         ReconstructedExamples(
             batches=tuple(replies),
             method=method,
-            iterations=_ITERATIONS,
+            iterations=iterations,
             restarts=restarts,
             variation=VARIATION[method],
             statistics=0.0,
@@ -276,9 +292,80 @@ def invert_replies(
             of_batch=np.repeat(np.arange(len(found)), [each.records for each in replies]),
             objectives=np.stack([each.objectives for each in found]),
             unsure=np.concatenate(unsure) if unsure else None,
+            imitate="middle" if is_middle else "steps",
         ),
         notes,
     )
+
+
+def count_excess(model: ModelKnowledge, labels: NDArray[np.generic]) -> float:
+    """Count the seconds of a search for a client of many examples, by a model; 0 if it takes no more than it may.
+
+    ``labels`` are (n,), one for each example that is searched for.
+
+    Raises
+    ------
+    FedAttackError
+        If the model does not take such examples.
+    """
+    client = ClientModel(model.build(), trust_given(model.loss), ONE_GRADIENT)
+    received = {name: value.numpy() for name, value in client.model.state_dict().items()}
+    x = torch.zeros((len(labels), *model.input_shape))
+    targets = soft_targets(client.loss, labels, client.outputs(model.input_shape))
+    of_gradient = count_seconds(lambda: client.follow(*client.split(received), x, targets))
+    seconds = _DIFFERENTIATED * OF_MANY * of_gradient
+    return seconds if seconds > _SECONDS_OF_MANY else 0.0
+
+
+def search_step(
+    record: Record, knowledge: Knowledge, node: Name, row: int, found: ReconstructedExamples
+) -> NDArray[np.float32]:
+    """Search for one target, as if a client had sent one plain step on that alone, by the model that is known.
+
+    Parameters
+    ----------
+    record, knowledge
+        What the server saw, as models, and what the attacker knows.
+    node, row
+        Whose first reply is replaced, and the target's index.
+    found
+        How the attack searched.
+
+    Returns
+    -------
+    ndarray
+        (1, *shape): the example that was found.
+
+    Raises
+    ------
+    DataError
+        If there is no model, no target, or no reply of that node.
+    """
+    model, targets = knowledge.model, knowledge.targets
+    if model is None or targets is None:
+        raise DataError("no model can be built to make a step with")
+    attack = GradientInversion().with_options({"clients": node})
+    _, _, reply = next(iter(attack.list_chosen(record, knowledge)), (None, None, None))
+    if reply is None or reply.received is None:
+        raise DataError(f"the record holds no reply of {node} with the model that it answers")
+    loss, received = trust_given(model.loss), dict(reply.received)
+    client = ClientModel(model.build(), loss, ONE_GRADIENT)
+    state = client.split(received)
+    x, y = targets.x[[row]], targets.y[[row]]
+    wanted = soft_targets(loss, y, client.outputs(x.shape[1:]))
+    movement = client.movement(*state, torch.from_numpy(np.asarray(x, dtype=np.float32)), wanted)
+    sent = {name: value.detach().numpy() for name, value in movement.items()}
+    # A single label is read off a step without fail.
+    labels = np.asarray(y, dtype=np.int64) if found.label == "rule" else None
+    box = coding = None
+    if found.method == "table":
+        coding = knowledge.coding
+    else:
+        box = attack.box_of(knowledge, model.input_shape)
+    how = Search(found.method, found.iterations, found.restarts, found.variation, box, coding=coding)
+    batch = ReplyBatch(received, sent, 1, labels)
+    (rebuilt,) = invert_group(client, {0: batch}, model.input_shape, how, seed=record.seed or 0).values()
+    return rebuilt.x
 
 
 def _read_batch(
@@ -287,6 +374,7 @@ def _read_batch(
     x: NDArray[Any],
     y: NDArray[np.generic],
     is_class: bool,
+    is_middle: bool,
     play: Callable[[Arrays, str], Player],
     row: int | None,
 ) -> tuple[ReplyBatch, AppClient]:
@@ -296,7 +384,7 @@ def _read_batch(
     received, update, count = dict(reply.received), reply.update(), max(int(reply.count or 1), 1)
     player = play(received, reply.node)
     player.take(received)
-    client = AppClient.of(player, x, training)
+    client = AppClient.of(player, x, take_one_gradient(training) if is_middle else training)
     names = [*player.find_learned()]
     if row is not None:
         sent = player.step([row])
@@ -306,15 +394,18 @@ def _read_batch(
     labels = None
     if is_class:
         labels = _tell_labels(player, movement, count, y)
-    return ReplyBatch({name: received[name] for name in names}, movement, count, labels), client
+    start = {name: received[name] for name in names}
+    if is_middle:
+        start, movement = take_middle(start, dict(reply.arrays), movement, training.reach(count))
+    return ReplyBatch(start, movement, count, labels), client
 
 
-def _count_seconds(client: AppClient, batch: ReplyBatch, shape: tuple[int, ...]) -> float:
+def _count_seconds(client: AppClient, batch: ReplyBatch, shape: tuple[int, ...], iterations: int) -> float:
     """Count how many seconds a search takes on a processor of a fixed speed."""
     labels = np.zeros(batch.records, dtype=np.float32) if batch.labels is None else batch.labels
     x, targets = torch.zeros((batch.records, *shape)), torch.from_numpy(labels)
     of_gradient = count_seconds(lambda: client.follow(*client.split(batch.received), x, targets))
-    return _DIFFERENTIATED * _ITERATIONS * of_gradient
+    return _DIFFERENTIATED * iterations * of_gradient
 
 
 def _tell_labels(player: Player, movement: Arrays, count: int, y: NDArray[np.generic]) -> NDArray[np.int64]:

@@ -14,7 +14,7 @@ from fedattack.apps.holding import Holding, count_classes, find_public
 from fedattack.apps.overlaps import share_of_overlapping
 from fedattack.apps.questions import NOTHING_BESIDES, WITHOUT, Questions, Scene, pose_further
 from fedattack.apps.reading import Reading, read_sends
-from fedattack.apps.targets import ExampleChoice, choose_targets
+from fedattack.apps.targets import FEW, SOME, ExampleChoice, choose_targets
 from fedattack.apps.witnessing import NOTHING_TRAINED
 from fedattack.attacks import ATTACKS, Knowledge, ModelKnowledge, Targets, write_knowledge
 from fedattack.attacks.answers import ShadowLosses
@@ -40,9 +40,6 @@ from fedattack.witness import Witness, WitnessedTraining
 MOST = 1000
 """Examples that are asked about: half of them of clients, half of nobody; all of clients where nobody has none."""
 
-FEW = 8
-"""Training examples of a client up to which it is attempted to reconstruct them."""
-
 _MOST_CLASSES = 100_000
 
 # Why nothing is asked that asks about training, where there is none.
@@ -57,7 +54,8 @@ class Posed:
     Attributes
     ----------
     few
-        Nodes of the clients of :data:`FEW` examples or fewer whose examples the truth holds.
+        Nodes of the clients of :data:`FEW` examples or fewer whose examples the truth holds; where there are none, of
+        the smallest client, if it has :data:`SOME` or fewer.
     notes
         What a reader of the report must know.
     reasons
@@ -148,8 +146,8 @@ def pose(
     knowledge = replace(knowledge, record=record.origin, **further.known)
     write_knowledge(part.knowledge, knowledge)
     notes += [*_list_assumptions(knowledge, asked), *further.notes, *_note_nobodys(holding, chosen, evaluation)]
-    # Judges of reconstructions need all examples of a client, and few.
-    records, few = _find_few(holding)
+    # Judges of reconstructions need all examples of a client, and not many.
+    records, few = _find_few(holding, has_nobodys=len(evaluation) > 0)
     classes_named = ["all"]
     if holding.kind == "i":
         classes_named = list(map(str, range(classes)))
@@ -159,12 +157,9 @@ def pose(
     # The app computed these losses itself, and so knows how to read what clients send.
     if computing.answers is not None and not reading.is_strange:
         unread = ""
-    # Without examples of nobody's no reconstruction can be judged.
-    compared: dict[str, Any] = {"evaluation": None}
+    compared: dict[str, Any] = {"evaluation": None, "records": records}
     if len(evaluation):
-        compared = {"evaluation": (evaluation.x, evaluation.y), "records": records}
-    else:
-        few = ()
+        compared["evaluation"] = evaluation.x, evaluation.y
     write_truth(
         part.truth,
         clients=clients,
@@ -557,20 +552,42 @@ def _list_rows(
                 yield (index, client.name), row
 
 
-def _find_few(holding: Holding) -> tuple[HeldRecords | None, tuple[str, ...]]:
-    """Gather what the clients of few examples train on, each of which must be there whole, and their nodes."""
+def _find_few(holding: Holding, *, has_nobodys: bool) -> tuple[HeldRecords | None, tuple[str, ...]]:
+    """Gather what the clients of few examples train on, each of which must be there whole, and their nodes.
+
+    Where no client has few, it is what the smallest one trains on; and that and examples of other clients, to compare
+    with, where there are none of nobody's.
+    """
+    # No attack reconstructs ids or masks.
+    if fields(holding.sample) and not list_searchable(holding.sample):
+        return None, ()
+    whole = []
+    for client in holding.clients.values():
+        complete = client.own(holding.complete)
+        # All examples of the client are complete and listed.
+        if 0 < len(complete) == client.trained.total <= SOME:
+            whole.append((client, complete))
+    few = [each for each in whole if len(each[1]) <= FEW]
+    if not few or not has_nobodys:
+        few = sorted(whole, key=lambda each: len(each[1]))[:1]
     keys: list[bytes] = []
     owners: list[str] = []
     nodes: list[str] = []
-    for client in holding.clients.values():
-        complete = client.own(holding.complete)
-        # The client has few examples, and all of them are complete and listed.
-        if len(complete) == client.trained.total <= FEW:
-            keys += complete
-            owners += [client.name] * len(complete)
-            nodes += client.nodes
-    # No attack reconstructs ids or masks.
-    if not keys or (fields(holding.sample) and not list_searchable(holding.sample)):
+    for client, complete in few:
+        keys += complete
+        owners += [client.name] * len(complete)
+        nodes += client.nodes
+    if few and not has_nobodys:
+        asked = {*owners}
+        others = [key for key, (name, *more) in holding.holders.items() if not more and name not in asked]
+        others = [key for key in others if key in holding.complete]
+        # A stream of its own, so that other draws of the seed do not move with it.
+        chosen = np.random.default_rng((_SEED, 3)).permutation(len(others))[:MOST]
+        keys += [others[index] for index in chosen]
+        owners += [holding.holders[others[index]][0] for index in chosen]
+        if not len(chosen):
+            return None, ()
+    if not keys:
         return None, ()
     examples = _examples(holding, keys)
     return HeldRecords(searchable(examples.x), examples.y, tuple(owners)), tuple(nodes)

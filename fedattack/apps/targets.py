@@ -8,6 +8,12 @@ import numpy as np
 
 from fedattack.apps.holding import Holding
 
+FEW = 8
+"""Training examples of a client up to which it is attempted to reconstruct them, whoever else has few."""
+
+SOME = 256
+"""Training examples of the smallest client up to which it is attempted to reconstruct them, where nobody has few."""
+
 _MOST_SHARED = 100
 _MOST_EVALUATION = 2000
 _MOST_AUXILIARY = 2000

@@ -392,11 +392,19 @@ def write_truth(
     write_with_files(folder / HOLDINGS, truth, files)
 
 
-def _check_evaluation(evaluation: tuple[NDArray[np.float32], NDArray[Any]] | None, records: Any) -> None:
+def _check_evaluation(evaluation: tuple[NDArray[np.float32], NDArray[Any]] | None, records: HeldRecords | None) -> None:
     if evaluation is not None and not len(evaluation[1]):
         raise DataError("the truth's evaluation has no example; give some that no client holds, such as a test split")
-    if evaluation is None and records is not None:
-        raise DataError("reconstructed examples are judged beside examples that no client holds; give evaluation, too")
+    if evaluation is None and _lacks_others(records):
+        raise DataError(
+            "reconstructed examples are judged beside examples that no client holds, or other clients: give "
+            "evaluation, too, or examples of several clients"
+        )
+
+
+def _lacks_others(records: HeldRecords | None) -> bool:
+    """Say whether examples that clients train on are all of one client."""
+    return records is not None and len({*records.owners}) < 2
 
 
 def _list_objects(private: Mapping[str, ClientAttribute] | None, privacy: Privacy | None) -> dict[str, dict[str, Any]]:
@@ -519,8 +527,8 @@ def read_truth(folder: Path) -> Truth:
     if unknown := named - {*truth.clients}:
         listed = short(", ".join(sorted(unknown)), 100)
         raise DataError(f"{folder}: {listed} is not a client of {HOLDINGS}; the truth contradicts itself")
-    if truth.records is not None and not len(truth.evaluation[1]):
-        raise DataError(f"{folder}: {RECORDS} is there without {EVALUATION}; {_HINT}")
+    if _lacks_others(truth.records) and not len(truth.evaluation[1]):
+        raise DataError(f"{folder}: {RECORDS} holds examples of one client, and there is no {EVALUATION}; {_HINT}")
     # Either of the two arrays, changed alone, is found out here.
     if {*truth.shared} != {*np.flatnonzero(truth.owners == SEVERAL).tolist()}:
         raise DataError(f"{folder / OWNERS}: the targets of several owners are not those of `shared`; {_HINT}")

@@ -6,20 +6,23 @@ import shutil
 import signal
 import sys
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from fedattack.apps import auditing, running
+from fedattack.apps import auditing, choosing, inverting, running
 from fedattack.apps.app import App
 from fedattack.apps.auditing import explaining, list_trusted
 from fedattack.apps.choosing import describe_too_few
 from fedattack.apps.order import Order, importable
-from fedattack.apps.posing import FEW
 from fedattack.apps.questions import NOTHING_BESIDES
+from fedattack.apps.targets import SOME
 from fedattack.apps.witnessing import witness_of
 from fedattack.attacks import Scores
 from fedattack.attacks.registry import THREATS
+from fedattack.audit.finding import NO_EVIDENCE
+from fedattack.audit.truth import HeldRecords
 from fedattack.base.errors import ConfigError, FaultError, NeedsError, RunError, TrustError
 from fedattack.base.files import FolderLock
 from fedattack.base.untrusted import PRIVATE
@@ -79,11 +82,11 @@ def test_what_does_not_apply_is_told(part):
     posed = [replace(each, few=()) for each in pose_all([part])]
     attacked = attack_all([part], posed)
     assert attacked.scored == ("sia", "membership", "exact", "labels", "plaintext")
-    assert "clients with at most 8 examples" in attacked.failed["inversion"]
+    assert f"a client that has at most {SOME} examples" in attacked.failed["inversion"]
     judge_folder(part.folder, device="cpu", watch=Watch(), trusted=list_trusted(posed))
     entries = {entry["question"]: entry for entry in read_run(part.folder)["untried"]}
     assert all(entry["remedy"] for entry in entries.values())
-    assert f"at most {FEW} examples" in entries[THREATS["inversion"].question]["remedy"]
+    assert f"at most {SOME} examples" in entries[THREATS["inversion"].question]["remedy"]
     column = entries[THREATS["attribute"].question]
     assert column["remedy"] == "`fedattack audit APP --sensitive NUMBER`, a column of the model's input"
     # It is asked of sums that single replies make.
@@ -93,6 +96,49 @@ def test_what_does_not_apply_is_told(part):
     means = {each["attack"]: each["by"] for each in read_run(part.folder)["means"]}
     assert means["sia"] == "a model that the attacker builds"
     assert means["plaintext"] == "the record alone"
+
+
+@pytest.mark.parametrize(("side", "is_refused"), [(28, False), (64, True)])
+def test_many_large_images_are_not_compared(monkeypatch, side, is_refused):
+    monkeypatch.setattr(inverting, "count_excess", lambda model, labels: 0.0)
+    held = HeldRecords(np.zeros((200, 1, side, side), np.float32), np.zeros(200, np.int64), ("a",) * 200)
+    model = SimpleNamespace(input_shape=(1, side, side))
+    run = SimpleNamespace(truth=SimpleNamespace(records=held), knowledge=SimpleNamespace(model=model))
+    refused = choosing._refuse_long_search(run)
+    assert (refused is not None) == is_refused
+    if refused is not None:
+        assert "a comparison of the 200 images" in refused.what
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("is_long", [False, True])
+def test_the_smallest_client_is_searched_where_nobody_has_few(tmp_path, monkeypatch, is_long):
+    write_record(tmp_path / "record", ["100", "101", "102"], rounds=1)
+    write_study(tmp_path, {"commands": ["fedattack audit ."], "seeds": [0]})
+    part = Part(tmp_path, "")
+    how = replace(TRAINING, momentum=0.0)
+    for name in World.trains:
+        each = witness(name, World.trains[name], World.evaluates[name], training=how)
+        write_witness(witness_of(part), each)
+    posed = pose_all([part])
+    monkeypatch.setattr(inverting, "_SECONDS_OF_MANY", 1e-9 if is_long else 60.0)
+    attacked = attack_all(
+        [part], posed, lambda names: choose([name for name in names if name in ("inversion", "exact")])
+    )
+    if is_long:
+        assert attacked.scored == ("exact",)
+        assert "the 60 examples of the smallest client is counted as" in attacked.failed["inversion"]
+        return
+    assert attacked.failed == {}
+    assert read_study(tmp_path)["options"] == {"clients": "100", "imitate": "middle", "iterations": "500"}
+    scores = Scores.load(part.scores("inversion"))
+    assert scores.facts["imitate"] == "middle"
+    assert any("stands for all of its steps" in note for note in scores.notes)
+    findings, _ = judge_folder(tmp_path, device="cpu", watch=Watch(), trusted=list_trusted(posed))
+    found = {finding.metric: finding for finding in findings if finding.attack == "inversion"}
+    assert found["recognised"].n == 60
+    assert found["recognised"].verdict == NO_EVIDENCE, "the record's replies are not what such clients send"
+    assert "one gradient at the middle stands for all of them" in found["preflight"].reason
 
 
 def test_what_takes_long_is_spared_where_the_caller_does_not_ask_for_more(tmp_path):

@@ -16,10 +16,10 @@ from fedattack.apps.answering import Interview
 from fedattack.apps.app import App
 from fedattack.apps.asking import Asker, Inquiry
 from fedattack.apps.auditing import control_all, invert_by_app
-from fedattack.apps.inverting import AppClient, invert_replies
+from fedattack.apps.inverting import AppClient, count_excess, invert_replies, search_step
 from fedattack.apps.player import Handler, Player
 from fedattack.apps.witnessing import witnesses_of
-from fedattack.attacks import Knowledge, Targets, write_knowledge
+from fedattack.attacks import Knowledge, Targets, read_knowledge, write_knowledge
 from fedattack.audit.control import ALONE, Control
 from fedattack.audit.finding import CANNOT_TELL, LEAK, NO_EVIDENCE
 from fedattack.base.errors import DataError
@@ -31,11 +31,12 @@ from fedattack.record.folder import Part
 from fedattack.runs.pipeline import choose_attacks, judge_runs
 from fedattack.runs.watch import Watch
 from fedattack.threats.inversion.gradient_inversion import ClientModel, ReplyBatch, Search, invert_group
-from fedattack.threats.inversion.inversion import ReconstructedExamples
+from fedattack.threats.inversion.inversion import GradientInversion, ReconstructedExamples
 from tests.apps.projects import ASKED as PROJECT
 from tests.apps.projects import TABLE
 from tests.apps.worlds import attack_all, pose_all, run_here
 from tests.witness.apps import load
+from tests.worlds.inversion import MODEL, digits, write_inversion_run
 
 CLIENTS = 6
 TRAINING = LocalSGD(epochs=2, batch_size=0, lr=0.1)
@@ -191,6 +192,25 @@ def test_one_planted_example_says_whether_the_search_would_find_any(searched, mo
     assert found.reason.endswith("recognises the target" if is_seen else "does not recognise it: it cannot tell")
 
 
+@pytest.mark.parametrize(("iterations", "is_seen"), [(300, True), (1, False)])
+def test_a_planted_step_of_a_known_model_is_searched_for(tmp_path, iterations, is_seen):
+    write_inversion_run(tmp_path, clients=2)
+    x, y = digits()
+    known = replace(read_knowledge(tmp_path / "knowledge"), targets=Targets(x[:5], y[:5]))
+    record = Record(tmp_path / "record")
+    attack = GradientInversion().with_options({"iterations": "1", "variation": "0"})
+    found = attack.run(record, known, device="cpu").as_found(ReconstructedExamples)
+    image = search_step(record, known, "node1", 3, replace(found, iterations=iterations))
+    assert image.shape == (1, 1, 8, 8)
+    assert (np.abs(image - x[3]).mean() < 0.1) == is_seen
+
+
+def test_searches_of_large_models_are_counted_as_too_long():
+    labels = np.zeros(40, np.int64)
+    assert count_excess(MODEL, labels) == 0
+    assert count_excess(replace(MODEL, hidden=20_000), labels) > 1
+
+
 def test_a_control_that_fails_leaves_the_search_unable_to_tell(searched, monkeypatch):
     app, done = searched
 
@@ -235,7 +255,7 @@ def test_what_is_counted_grows_with_the_search_and_bounds_it(few, monkeypatch):
     player, received = player_of(*few, x, y)
     batch = ReplyBatch(received, received, 2, y[:2])
     once, thrice = (
-        inverting._count_seconds(AppClient.of(player, x, replace(TRAINING, epochs=epochs)), batch, (20,))
+        inverting._count_seconds(AppClient.of(player, x, replace(TRAINING, epochs=epochs)), batch, (20,), 1_000)
         for epochs in (1, 3)
     )
     assert 2 < thrice / once < 4
@@ -251,6 +271,31 @@ def test_what_is_counted_grows_with_the_search_and_bounds_it(few, monkeypatch):
     # There is enough for one of them.
     assert len(found.batches) == 1
     assert any(" left out: its search of 1,000 gradients is counted as" in note for note in notes), notes
+
+
+def test_of_clients_of_many_examples_one_gradient_stands_for_all_steps(few, monkeypatch):
+    part, _ = few
+    x, y = examples()
+    player, _ = player_of(*few, x, y)
+    searched = []
+
+    def search(client, group, *args, **how):
+        searched.append((client.training, group[0]))
+        return invert_group(client, group, (20,), Search("cos", iterations=1))
+
+    monkeypatch.setattr(inverting, "invert_group", search)
+    monkeypatch.setattr(inverting, "FEW", 1)
+    record, known = Record(part.record), Knowledge(targets=Targets(x, y), training=TRAINING)
+    (reply, *_) = record.rounds[0].observations
+    found, notes = invert_replies(record, known, [reply.node], (x, y), lambda weights, node: player)
+    assert (found.imitate, found.iterations) == ("middle", 500)
+    assert any("at the middle of its path" in note for note in notes)
+    ((training, batch),) = searched
+    assert training.steps(2) == 1
+    for name, array in batch.received.items():
+        np.testing.assert_allclose(array, (reply.received[name] + reply.arrays[name]) / 2, rtol=1e-6)
+        moved = (reply.received[name] - reply.arrays[name]) / (TRAINING.lr * TRAINING.steps(2))
+        np.testing.assert_allclose(batch.movement[name], moved, rtol=1e-3, atol=1e-6)
 
 
 def test_what_cannot_be_searched_is_refused_by_name(few, tmp_path):

@@ -64,7 +64,9 @@ def test_the_truth_is_what_the_clients_had_and_is_judged(part):
             assert sorted(truth.shared[row]) == owners
     assert knowledge.training == LocalSGD(epochs=3, batch_size=8, lr=0.1, momentum=0.9)
     assert knowledge.nodes == {}
-    assert posed.few == ()
+    # Nobody has few examples: the smallest client is searched.
+    assert posed.few == ("100",)
+    assert truth.records.owners == ("0",) * len(World.trains["0"][0])
     findings = judged(part)
     assert findings["sia.asr"].n == (truth.owners != "").sum() - len(truth.shared)
     assert findings["sia.asr"].chance == pytest.approx(1 / 3)
@@ -82,6 +84,12 @@ def test_without_examples_of_nobody_there_is_no_null_and_it_is_judged_all_the_sa
     assert membership.verdict != "not applicable"
     assert membership.label.endswith("against other clients' examples")
     assert any("there is no null run" in note for note in read_truth(part.truth).notes)
+    # What is rebuilt of the smallest client is held against examples that other clients alone hold.
+    records = read_truth(part.truth).records
+    own = len(World.trains["0"][0])
+    assert {*records.owners[:own]} == {"0"}
+    assert {*records.owners[own:]} == {"1", "2"}
+    assert all(World.owners(x) == [owner] for x, owner in zip(records.x[own:], records.owners[own:], strict=True))
 
 
 @pytest.mark.slow

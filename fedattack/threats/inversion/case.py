@@ -25,8 +25,15 @@ from fedattack.learning.importing import trust_given
 from fedattack.record import Observation
 from fedattack.threats.inversion.exchange import AttackedClient, Exchanged, exchange
 from fedattack.threats.inversion.images import Images, pair_images, peak_ratio, squared_error, structural_similarity
-from fedattack.threats.inversion.inversion import InvertedReply, ReconstructedExamples, client_training, movement_of
-from fedattack.threats.inversion.preflight import Preflight, preflight
+from fedattack.threats.inversion.inversion import (
+    InvertedReply,
+    ReconstructedExamples,
+    client_training,
+    movement_of,
+    take_middle,
+    take_one_gradient,
+)
+from fedattack.threats.inversion.preflight import Preflight, preflight, preflight_middle
 
 RECOGNISED = 20.0
 """Peak signal-to-noise ratio in dB from which an image counts as recognised."""
@@ -81,6 +88,11 @@ class InversionCase(Case[ReconstructedExamples]):
                 f"seed {self.seed}: truth/records.npz has the examples of none of the attacked clients; expected those "
                 "of the clients that truth/nodes names; attack clients of few examples"
             )
+        if not len(self.others[1]):
+            raise DataError(
+                f"seed {self.seed}: the truth has no example that none of the attacked clients holds, so there is "
+                "nothing to compare with; attack one client alone, by --option clients=NAME"
+            )
 
     @property
     def held(self) -> HeldRecords:
@@ -93,9 +105,23 @@ class InversionCase(Case[ReconstructedExamples]):
         return self.truth.records
 
     @cached_property
+    def others(self) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Examples that no attacked client holds, and labels: nobody's, or where there are none, other clients'."""
+        if self.has_nobodys:
+            return self.truth.evaluation
+        attacked = [client for _, client, _ in self.batches]
+        rest = ~np.isin(self.held.owners, attacked)
+        return self.held.x[rest], self.held.y[rest]
+
+    @property
+    def has_nobodys(self) -> bool:
+        """Whether there are examples that nobody trained on."""
+        return len(self.truth.evaluation[1]) > 0
+
+    @cached_property
     def limits(self) -> tuple[Images, Images]:
         """Least and largest inputs of the data, per channel or column, in a shape that broadcasts with examples."""
-        x = np.concatenate([searchable(self.truth.evaluation[0]), self.held.x])
+        x = np.concatenate([searchable(self.others[0]), self.held.x])
         axes = (0, *range(2, x.ndim))
         return x.min(axis=axes, keepdims=True), x.max(axis=axes, keepdims=True)
 
@@ -150,7 +176,7 @@ class InversionCase(Case[ReconstructedExamples]):
 
     def exchange(self, draws: int) -> Exchanged:
         """Measure the reconstructions beside other examples than the true ones."""
-        unheld, labels = self.truth.evaluation
+        unheld, labels = self.others
         attacked = []
         for indices, rows in zip(self.clients_replies.values(), self.clients_rows, strict=True):
             replies = [self.reconstruct(self.batches[index][0]) for index in indices]
@@ -211,7 +237,7 @@ class InversionCase(Case[ReconstructedExamples]):
     def guesses(self) -> dict[str, list[Compared]]:
         """What two guesses without any gradient give; the second knows the label."""
         draw = np.random.default_rng((self.seed, _DRAWING))
-        unheld, labels = self.truth.evaluation
+        unheld, labels = self.others
         candidates = self.scale(searchable(unheld))
         guesses: dict[str, list[Compared]] = {RANDOM: [], MEAN: []}
         for _, _, rows in self.batches:
@@ -250,8 +276,12 @@ class InversionCase(Case[ReconstructedExamples]):
         for number, _, rows in self.batches:
             reply = self._reply(self.found.batches[number])
             sent, received = movement_of(reply, self.record, architecture, how), dict(reply.received or {})
-            x, y = self.held.x[rows], self.held.y[rows]
-            replay = preflight(architecture, trust_given(model.loss), how, received, sent, x, y, low=low, high=high)
+            x, y, loss = self.held.x[rows], self.held.y[rows], trust_given(model.loss)
+            if self.found.imitate == "middle":
+                middle, gradient = take_middle(received, dict(reply.arrays or {}), sent, how.reach(len(rows)))
+                replay = preflight_middle(architecture, loss, take_one_gradient(how), middle, gradient, x, y)
+            else:
+                replay = preflight(architecture, loss, how, received, sent, x, y, low=low, high=high)
             preflights.append(replay)
         return preflights
 

@@ -82,8 +82,8 @@ class CellsCase:
 
     @cached_property
     def others(self) -> Floats:
-        """(n, columns): rows that nobody trained on."""
-        return self.coding.decode(self.case.truth.evaluation[0])
+        """(n, columns): rows that no attacked client holds."""
+        return self.coding.decode(self.case.others[0])
 
     @cached_property
     def common(self) -> Floats:
@@ -190,7 +190,7 @@ class CellsCase:
             replies = [self.find_cells(case.batches[index][0]) for index in indices]
             attacked.append(AttackedClient(self.true_cells(rows), case.label_cells(case.held.y[rows]), replies))
         rng = np.random.default_rng((case.seed, _EXCHANGING))
-        labels = case.label_cells(case.truth.evaluation[1])
+        labels = case.label_cells(case.others[1])
         return exchange_cells(attacked, (self.others, labels), self.tolerance, rng, draws)
 
 

@@ -3,6 +3,9 @@
 Geiping et al. 2020, "Inverting gradients – how easy is it to break privacy in federated learning?"; beside it the
 squared distance of Zhu et al. 2019, the rows of tables of Vero et al. 2023, and the label rule of Zhao et al. 2020. The
 server has nothing of the examples: it looks for some whose training would have moved the model as the client's did.
+
+Clients of many steps may be imitated by one gradient at the middle of their path (Zhu et al. 2023, "Surrogate model
+extension"). There the point between both models is searched for, too; here it is the middle, where theirs begins.
 """
 
 from collections import defaultdict
@@ -24,7 +27,7 @@ from fedattack.attacks.knowledge import Knowledge, ModelKnowledge
 from fedattack.attacks.last_layer import compute_outputs, find_last_layer
 from fedattack.attacks.matching import check_model, check_state, is_finite, is_zero
 from fedattack.attacks.replies import choose_rounds, replied, why_left_out
-from fedattack.base.errors import ModelError, NeedsError, RecordError
+from fedattack.base.errors import ModelError, NeedsError, RecordError, short
 from fedattack.base.stored import Axes, Count, Finite, Name, Number
 from fedattack.learning import LocalSGD, check_gradients, pick_device
 from fedattack.learning.importing import trust_given
@@ -40,9 +43,20 @@ from fedattack.threats.inversion.gradient_inversion import (
     groups_of,
     invert_group,
 )
-from fedattack.threats.inversion.options import POOLED, UNBOUNDED, GradientInversionOptions, Labels, Method, Order
+from fedattack.threats.inversion.options import (
+    POOLED,
+    UNBOUNDED,
+    GradientInversionOptions,
+    Imitation,
+    Labels,
+    Method,
+    Order,
+)
 from fedattack.threats.inversion.table_rows import Span, find_span
 from fedattack.threats.labels.rules import restore_labels, round_counts, subtract_gradient
+
+LOSSES = ("cross-entropy", "mse")
+"""Losses under which examples are searched for."""
 
 VARIATION: Mapping[Method, float] = {"cos": 3.0, "l2": 0.0, "table": 0.0}
 """Weights of the total variation. Geiping et al. regularise their cosine search; deep leakage has no such term."""
@@ -124,6 +138,34 @@ def movement_of(reply: Observation, record: Record, model: nn.Module, training: 
     return {name: -update[name] / np.float32(training.lr) for name in names}
 
 
+def take_one_gradient(training: LocalSGD) -> LocalSGD:
+    """Return the training in which one gradient over all examples stands for all steps."""
+    return replace(ONE_GRADIENT, weight_decay=training.weight_decay)
+
+
+def take_middle(
+    received: Mapping[str, NDArray[Any]],
+    sent: Mapping[str, NDArray[Any]],
+    movement: Mapping[str, NDArray[Any]],
+    reach: float,
+) -> tuple[dict[str, NDArray[Any]], dict[str, NDArray[Any]]]:
+    """Return the model in the middle of a client's path, and the mean gradient along it, by parameter name.
+
+    Parameters
+    ----------
+    received, sent
+        The models at both ends, with buffers, which stay as they were received.
+    movement
+        (received − sent) / lr, by parameter name.
+    reach
+        The sum of how much the gradients of all steps count in the movement.
+    """
+    middle = dict(received)
+    for name in movement:
+        middle[name] = (received[name] + sent[name]) / np.float32(2)
+    return middle, {name: moved / np.float32(reach) for name, moved in movement.items()}
+
+
 # Nobody reconstructs as many from one reply, and a client may say what it likes.
 _MOST_RECORDS = 4096
 # No client with more steps is imitated: each step is differentiated in each iteration.
@@ -178,6 +220,8 @@ class ReconstructedExamples:
     unsure
         (records, columns): how unsure of each cell of a table the attacker is, from 0 to 1; ``None`` for what was not
         searched for as a table.
+    imitate
+        What of a client was imitated: each of its steps, or one gradient at the middle of its path.
     """
 
     batches: tuple[InvertedReply, ...]
@@ -195,6 +239,7 @@ class ReconstructedExamples:
     of_batch: Annotated[NDArray[np.int64], Axes("records", low=0, called="batches", into="batches")]
     objectives: Annotated[NDArray[np.float64] | None, Axes("batches", "restarts", nan=True)] = None
     unsure: Annotated[NDArray[np.float64] | None, Axes("records", "columns", low=0, high=1)] = None
+    imitate: Imitation = "steps"
 
 
 def _find_layer(model: ModelKnowledge) -> FirstLayer | None:
@@ -240,6 +285,17 @@ class GradientInversion(Attack):
         "how a table's columns are coded, with their means and deviations, if the knowledge states it",
     )
 
+    def unfit(self, record: Record, knowledge: Knowledge) -> list[str]:
+        """Say that the clients' loss is none whose labels the search knows, or that weights are frozen."""
+        reasons = []
+        loss = None if knowledge.model is None else knowledge.model.loss
+        if isinstance(loss, str) and loss not in LOSSES:
+            named = " and ".join(LOSSES)
+            reasons.append(f"labels can be searched for under {named}, and the clients' loss is {short(loss, 100)}")
+        if knowledge.frozen:
+            reasons.append(f"{next(iter(knowledge.frozen))} is frozen, so that nobody sent its gradient")
+        return reasons
+
     def attack(self, seen: Seen) -> ReconstructedExamples:
         """Read what the replies tell of their batches, and search for the examples."""
         record, knowledge, options = seen.record, seen.knowledge, self.options
@@ -249,7 +305,8 @@ class GradientInversion(Attack):
         if record.protocol == "fedsgd":
             check_gradients(architecture)
         training = client_training(record, seen.training)
-        client = ClientModel(architecture, trust_given(model.loss), training, device=pick_device(seen.device))
+        imitated = take_one_gradient(training) if self._is_middle(record) else training
+        client = ClientModel(architecture, trust_given(model.loss), imitated, device=pick_device(seen.device))
         label = self._label_of(model)
         method = self.method_of(knowledge)
         batches, replies = self._read_batches(seen, architecture, training, label)
@@ -261,6 +318,10 @@ class GradientInversion(Attack):
             )
         counts = [batch.records for batch in batches]
         seen.notes.extend(self._note_order(client, counts))
+        if self._is_middle(record):
+            seen.notes.append(
+                "one gradient over all of a client's examples, at the middle of its path, stands for all of its steps"
+            )
         variation = options.variation
         if variation is None:
             variation = VARIATION[method]
@@ -274,7 +335,7 @@ class GradientInversion(Attack):
         else:
             box = self.box_of(knowledge, model.input_shape)
         how = Search(method, options.iterations, restarts, variation, box, options.statistics, options.order, coding)
-        searched = self._search_batches(batches, how, model, training, client.device, seen)
+        searched = self._search_batches(batches, how, model, imitated, client.device, seen)
         images, labels, objectives, unsure = zip(*searched, strict=True)
         return ReconstructedExamples(
             batches=tuple(replies),
@@ -292,7 +353,12 @@ class GradientInversion(Attack):
             of_batch=np.repeat(np.arange(len(batches)), counts),
             objectives=np.stack(objectives),
             unsure=None if coding is None else np.concatenate(unsure),
+            imitate="middle" if self._is_middle(record) else "steps",
         )
+
+    def _is_middle(self, record: Record) -> bool:
+        """Say whether one gradient stands for all steps; a client of FedSGD sends a gradient as it is."""
+        return self.options.imitate == "middle" and record.protocol != "fedsgd"
 
     def method_of(self, knowledge: Knowledge) -> Method:
         """Say which search is made."""
@@ -393,8 +459,6 @@ class GradientInversion(Attack):
             return self.options.label or "rule"
         if self.options.label == "rule":
             raise NeedsError(f"attack {self.name}: label=rule is about cross-entropy, and the loss is {model.loss!r}")
-        if model.loss != "mse":
-            raise NeedsError(f"labels can be searched for under cross-entropy and mse, and the loss is {model.loss!r}")
         return "free"
 
     def _batch_of(
@@ -413,7 +477,7 @@ class GradientInversion(Attack):
         count = self.options.records or max(int(reply.count or 1), 1)
         if count > _MOST_RECORDS:
             raise RecordError(f"it says that it has {count} examples; at most {_MOST_RECORDS} are searched for")
-        if training.steps(count) > _MOST_STEPS:
+        if training.steps(count) > _MOST_STEPS and not self._is_middle(record):
             raise RecordError(
                 f"a client of {count:,} examples makes {training.steps(count):,} steps according to knowledge of "
                 f"training; at most {_MOST_STEPS:,} are imitated: state fewer epochs, or a larger batch_size"
@@ -426,6 +490,8 @@ class GradientInversion(Attack):
                 states.append(dict(reply.arrays or {}))
             labels = _read_labels(model, movement, count, training, states, typical)
         statistics = read_statistics(model, received, reply.arrays or {}, training.steps(count))
+        if self._is_middle(record):
+            received, movement = take_middle(received, dict(reply.arrays or {}), movement, training.reach(count))
         return ReplyBatch(received, movement, count, labels, statistics)
 
     def list_chosen(self, record: Record, knowledge: Knowledge) -> list[tuple[str, int, Observation]]:

@@ -147,7 +147,7 @@ class InversionJudge(Judge[InversionCase]):
             sizes.append(int(case.sizes.sum()))
             # The reply of the next client; there is none where there is one client.
             nulls.append(float(np.roll(case.in_common, -1, axis=0).trace()))
-            counts = np.bincount(case.truth.evaluation[1].astype(np.int64))
+            counts = np.bincount(case.others[1].astype(np.int64))
             chances.append(float(counts.max() / counts.sum()))
         alone = any(self.each(lambda case: len(case.sizes) == 1))
         return Rate(sums, sizes).measured(
@@ -190,11 +190,15 @@ class InversionJudge(Judge[InversionCase]):
             held, others = run.truth.records, run.truth.evaluation[1]
             if held is None or not len(held.y):
                 continue
-            examples += len(held.y)
-            labels, of_others = np.zeros(len(held.y), np.int64), np.zeros(len(others), np.int64)
+            owners, asked = np.array(held.owners), held.y
+            if not len(others):
+                # Those that are searched for stand first, and other clients' examples behind them.
+                is_first = owners == owners[0]
+                owners, asked, others = owners[is_first], held.y[is_first], held.y[~is_first]
+            examples += len(asked)
+            labels, of_others = np.zeros(len(asked), np.int64), np.zeros(len(others), np.int64)
             if np.issubdtype(held.y.dtype, np.integer):
-                labels, of_others = held.y.astype(np.int64), others.astype(np.int64)
-            owners = np.array(held.owners)
+                labels, of_others = asked.astype(np.int64), others.astype(np.int64)
             arrangements *= arrangements_of([labels[owners == name] for name in np.unique(owners)], of_others)
         if not examples:
             return None
@@ -320,7 +324,8 @@ class InversionJudge(Judge[InversionCase]):
 
         observed = float(middle(np.concatenate([table[0] for table in tables])))
         alike = "others of their labels" if self.cases[0].has_classes else "others"
-        how = f"the true examples exchanged with {alike} that nobody trained on"
+        whose = "nobody trained on" if all(self.each(lambda case: case.has_nobodys)) else "other clients hold"
+        how = f"the true examples exchanged with {alike} that {whose}"
         rng = self.rng(_TESTING)
         return significance_of(observed, draw, rng, how, arrangements=arrangements, draws=self.draws)
 

@@ -18,9 +18,13 @@ POOLED = 4
 SURE = 0.2
 """How unsure of a cell of a table, from 0 to 1, an attacker who is sure of it may be."""
 
+OF_MANY = 500
+"""Gradients that an audit of an app computes for a client of many examples."""
+
 KNOWN, UNBOUNDED = "known", "none"
 
 Labels = Literal["rule", "free"]
+Imitation = Literal["steps", "middle"]
 
 
 class GradientInversionOptions(WorkersOptions, MemoryOptions):
@@ -39,6 +43,7 @@ class GradientInversionOptions(WorkersOptions, MemoryOptions):
         sgd=True,
         takes=("rounds", "clients"),
         remedy="clients of few examples that train by plain SGD, and an evaluation on other examples",
+        about="clients that train by cross-entropy or squared errors",
         asked_of="arrays",
     )
     in_apps = InApps(of_few=True)
@@ -75,6 +80,11 @@ class GradientInversionOptions(WorkersOptions, MemoryOptions):
         "searched",
         "which example is in which mini-batch; searched: found with the examples, of up to "
         f"{MOST_ORDERED} mini-batches and without batch normalisation; fixed: the same in every epoch (searched)",
+    )
+    imitate: Imitation = setting(
+        "steps",
+        "steps: each local step of a client; middle: one gradient over all of its examples, at the middle between the "
+        "model that it was sent and the one that it sent back, for clients of many steps (steps)",
     )
     box: str | tuple[float, float] = setting(
         KNOWN,

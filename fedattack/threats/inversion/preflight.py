@@ -122,6 +122,36 @@ def preflight(
     return Preflight(believed, cosine, tuple(causes) or (UNEXPLAINED,))
 
 
+def preflight_middle(
+    model: nn.Module,
+    loss: str,
+    training: LocalSGD,
+    middle: Arrays,
+    gradient: Arrays,
+    x: NDArray[np.float32],
+    y: NDArray[Any],
+) -> Preflight:
+    """Compare the gradient of the true examples at the middle of a client's path with the mean along the path.
+
+    Parameters
+    ----------
+    model, loss, training
+        What the search imitates.
+    middle, gradient
+        As :func:`fedattack.threats.inversion.inversion.take_middle` returns them.
+    x, y
+        (n, *shape), (n,): the examples and labels that the client trained on.
+    """
+    client = ClientModel(model, loss, training)
+    targets = soft_targets(loss, y, client.outputs(x.shape[1:]))
+    found = client.movement(*client.split(middle), to_tensor(x, dtype=torch.float32), targets)
+    replayed, wanted = flatten_arrays(found, gradient), flatten_arrays(gradient, gradient)
+    residual = float(np.linalg.norm(replayed - wanted) / np.linalg.norm(wanted))
+    lengths = float(np.linalg.norm(replayed) * np.linalg.norm(wanted))
+    causes = () if residual <= FITS else ("local steps: one gradient at the middle stands for all of them",)
+    return Preflight(residual, float(replayed @ wanted) / (lengths or 1.0), causes)
+
+
 def _replays(
     model: nn.Module, training: LocalSGD, records: int, low: NDArray[np.float32], high: NDArray[np.float32]
 ) -> Iterator[_Replay]:

@@ -10,7 +10,7 @@ from fedattack.learning import LocalSGD, build_model
 from fedattack.learning.soft_losses import soft_targets
 from fedattack.record import Exchange, Record, RecordWriter, Reply
 from fedattack.threats.inversion.gradient_inversion import ONE_GRADIENT, ClientModel
-from fedattack.threats.inversion.inversion import _read_labels
+from fedattack.threats.inversion.inversion import _read_labels, take_middle, take_one_gradient
 from tests.worlds.inversion import MODEL, digits, table, write_inversion_run
 
 ATTACK = ATTACKS["inversion"]
@@ -125,6 +125,51 @@ def test_fedavg_is_inverted_as_fedsgd(tmp_path, steps):
     rows = np.random.default_rng(0).permutation(len(x))[:2]
     images = run(tmp_path, iterations="300", variation="0").arrays["images"]
     assert np.abs(images - x[rows]).mean() < 0.1
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.5])
+def test_the_gradient_at_the_middle_of_a_path_is_nearest_to_the_mean_along_it(momentum):
+    """Held against a slow walk along the path, whose mean gradient the movement is."""
+    x, y = (torch.from_numpy(part[:12]) for part in digits())
+    training = LocalSGD(epochs=8, batch_size=0, lr=0.005, momentum=momentum)
+    client = ClientModel(build_model("mlp", input_shape=(1, 8, 8), classes=10, hidden=32, seed=0), "mse", training)
+    client.model.double()
+    targets = torch.eye(10, dtype=torch.float64)[y]
+    state = {name: value.detach() for name, value in client.model.state_dict().items()}
+    moved = client.follow(state, {}, x.double(), targets)[0]
+    movement = {name: value.numpy() for name, value in moved.items()}
+    received = {name: value.numpy() for name, value in state.items()}
+    sent = {name: received[name] - training.lr * movement[name] for name in received}
+    middle, mean = take_middle(received, sent, movement, training.reach(12))
+    one = ClientModel(client.model, "mse", take_one_gradient(training))
+    one.model.double()
+
+    def miss(at):
+        gradient = one.movement({name: torch.from_numpy(at[name]) for name in at}, {}, x.double(), targets)
+        apart = [np.linalg.norm(gradient[name].detach().numpy() - mean[name]) for name in mean]
+        return np.linalg.norm(apart) / np.linalg.norm([np.linalg.norm(value) for value in mean.values()])
+
+    assert miss(middle) < 0.05
+    assert miss(middle) < 0.6 * min(miss(received), miss(sent))
+
+
+@pytest.mark.parametrize("silent", [False, True])
+def test_clients_of_many_steps_are_searched_by_one_gradient(tmp_path, silent):
+    training = LocalSGD(epochs=1_200, batch_size=0, lr=0.00002)
+    write_inversion_run(tmp_path, clients=2, protocol="fedavg", training=training, silent=silent)
+    with pytest.raises(NeedsError, match="at most 1,000 are imitated"):
+        run(tmp_path)
+    scores = run(tmp_path, imitate="middle", iterations="300", variation="0")
+    assert scores.facts["imitate"] == "middle"
+    x, _ = digits()
+    rows = np.random.default_rng(0).permutation(len(x))[:2]
+    assert (np.abs(scores.arrays["images"] - x[rows]).mean() < 0.1) == (not silent)
+
+
+def test_a_client_of_fedsgd_sends_its_gradient_as_it_is(folder):
+    found = run(folder, imitate="middle")
+    assert found.facts["imitate"] == "steps"
+    np.testing.assert_array_equal(found.arrays["images"], run(folder).arrays["images"])
 
 
 def test_clients_of_other_updates_are_not_found(tmp_path):

@@ -220,6 +220,29 @@ def test_a_search_through_an_app_that_recognises_nothing_cannot_tell(folder, tmp
     assert "Not shown:" not in page
 
 
+@pytest.mark.parametrize(("client", "verdict"), [("0", LEAK), ("1", NO_EVIDENCE)])
+def test_where_nobody_evaluates_examples_of_other_clients_are_compared(tmp_path, client, verdict):
+    """A null, too: images that are another client's are no leak of this one."""
+    each = 40
+    write_inversion_run(tmp_path, clients=4, each=each, rounds=1)
+    truth, record = read_truth(tmp_path / "truth"), Record(tmp_path / "record")
+    nothing = np.zeros((0, 1), np.float32), np.zeros(0, np.int64)
+    alone = type(truth)(**{**vars(truth), "evaluation": nothing})
+    own = np.array(truth.records.owners) == client
+    scores = make_scores(truth.records.x[own], truth.records.y[own], ["0"], each=each)
+    one = make_case(InversionCase, 0, scores, alone, record, read_knowledge(tmp_path / "knowledge"))
+    assert len(one.others[0]) == 3 * each
+    found = judged(one)
+    assert found["recognised"].n == each
+    assert found["recognised"].verdict == found["psnr"].verdict == verdict
+    if verdict == LEAK:
+        assert "exchanged with others of their labels that other clients hold" in found["psnr"].reason
+    assert found["labels"].verdict == TOO_FEW
+    all_of_them = make_scores(truth.records.x, truth.records.y, "0123", each=each)
+    with pytest.raises(DataError, match="attack one client alone"):
+        change_case(one, scores=all_of_them)
+
+
 def drawn_images(count, seed):
     return np.random.default_rng(seed).random((count, 1, 4, 4)).astype(np.float32)
 
