@@ -97,7 +97,7 @@ class AppClient(ClientModel):
         self._searched = searched
         self._fixed = {place: torch.from_numpy(value) for place, value in fixed.items()}
         self._parameters, self._buffers = {*learned}, set()
-        self._momenta = {}
+        self._momenta, self._cuts = {}, {}
         self._is_together = True
 
     @classmethod

@@ -448,9 +448,12 @@ def entries(arrays: Arrays) -> int:
 
 def scale_values(values: Mapping[str, Tensor], scale: Tensor) -> dict[str, Tensor]:
     """Multiply values with a scale that has their first axes alone."""
-    return {
-        name: value * scale.reshape(*scale.shape, *[1] * (value.ndim - scale.ndim)) for name, value in values.items()
-    }
+    return {name: value * along_first(scale, value) for name, value in values.items()}
+
+
+def along_first(scale: Tensor, value: Tensor) -> Tensor:
+    """Return a scale that has a value's first axes alone in a shape that broadcasts with the value."""
+    return scale.reshape(*scale.shape, *[1] * (value.ndim - scale.ndim))
 
 
 def _pad(tensors: Sequence[Tensor], length: int) -> Tensor:

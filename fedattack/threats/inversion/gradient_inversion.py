@@ -34,6 +34,7 @@ from torch.func import functional_call, grad, replace_all_batch_norm_modules_, v
 from fedattack.attacks.coding import TableCoding
 from fedattack.base.machine import MEMORY
 from fedattack.learning import LocalSGD
+from fedattack.learning.convolutions import Cut, leave_unreached_out, multiply_few_positions
 from fedattack.learning.soft_losses import soft_loss
 from fedattack.learning.torch_utils import has_batch_norm, to_tensor
 from fedattack.threats.attribute.gradient_matching import descend, entries, generators, scale_values
@@ -45,6 +46,7 @@ from fedattack.threats.inversion.batch_norm import (
     find_tracked,
     step_weights,
 )
+from fedattack.threats.inversion.distance import half_squared_distance
 from fedattack.threats.inversion.options import MOST_ORDERED, Method, Order
 from fedattack.threats.inversion.table_rows import Relaxation, Span, leave_span, pool_rows
 
@@ -188,6 +190,9 @@ class ClientModel:
         How clients train; :data:`ONE_GRADIENT` where they send gradients.
     running_statistics
         Let batch normalisation take the received model's running statistics instead.
+    shape
+        Of an example, where it is known. What its training never changes is then left out of states and movements:
+        weights of convolutions that meet padding alone.
     """
 
     def __init__(
@@ -198,6 +203,7 @@ class ClientModel:
         *,
         device: torch.device | str = "cpu",
         running_statistics: bool = False,
+        shape: tuple[int, ...] | None = None,
     ) -> None:
         self.device = torch.device(device)
         self.model = copy.deepcopy(model).to(self.device).eval()
@@ -208,6 +214,11 @@ class ClientModel:
             layer.register_forward_pre_hook(partial(self._see, prefix), with_kwargs=True)
         if not running_statistics:
             replace_all_batch_norm_modules_(self.model)
+        multiply_few_positions(self.model)
+        self._cuts: Mapping[str, Cut] = {}
+        # A decay changes all weights.
+        if shape is not None and not training.weight_decay:
+            self._cuts = leave_unreached_out(self.model, shape)
         self.loss, self.training = loss, training
         self._loss = soft_loss(loss)
         self._parameters = {*dict(self.model.named_parameters())}
@@ -217,12 +228,21 @@ class ClientModel:
         """Return the parameters of a state, and the buffers that are used, as tensors."""
         parameters, buffers = {}, {}
         for name, array in state.items():
-            tensor = to_tensor(array, device=self.device)
+            tensor = to_tensor(array[self._cuts.get(name, ...)], device=self.device)
             if name in self._parameters:
                 parameters[name] = tensor.float()
             elif name in self._buffers:
                 buffers[name] = tensor.float() if tensor.is_floating_point() else tensor
         return parameters, buffers
+
+    def left_out(self, movement: Arrays) -> float:
+        """Return the squared length of what :meth:`split` leaves out of a movement."""
+        total = 0.0
+        for name, cut in self._cuts.items():
+            rest = movement[name].astype(np.float64)
+            rest[cut] = 0
+            total += float(np.square(rest).sum())
+        return total
 
     def outputs(self, shape: tuple[int, ...]) -> int:
         """Return how many outputs the model has for an example of a shape."""
@@ -388,8 +408,14 @@ class _Problem:
         self._buffers = _stack(buffers, buffers[0])
         targets = _stack(movements, parameters[0])
         # Movements of unit length: the squares of a converged model's would underflow.
-        self._scale = _products(targets, targets, torch.float64).rsqrt().float()
+        rest = [client.left_out(batch.movement) for batch in batches]
+        unexplained = squares = torch.tensor(rest, dtype=torch.float64, device=device)
+        for target in targets.values():
+            squares = squares + target.double().square().reshape(len(batches), -1).sum(1)
+        self._scale = squares.rsqrt().float()
         self._targets = scale_values(targets, self._scale)
+        # What no examples can explain is as far away wherever the search is.
+        self._unexplained = (unexplained / squares / 2).float()
         self._picked: tuple[Tensor, tuple[dict[str, Tensor], dict[str, Tensor], dict[str, Tensor]]] | None = None
         statistics = []
         for batch in batches:
@@ -576,11 +602,10 @@ class _Problem:
         if self._deals:
             order.append(draw_counts(parts, self._sizes))
         moved, statistics = self._client.follow_all(parameters, buffers, x, targets, *order)
-        moved = scale_values(moved, self._scale[batches])
-        if self._how.method != "l2":
-            moved = scale_values(moved, (_products(moved, moved) + torch.finfo(torch.float32).tiny).rsqrt())
-        apart = {name: moved[name] - target for name, target in wanted.items()}
-        objectives = _stretch(_products(apart, apart) / 2 + _LEAST_DISTANCE)
+        parts = [moved[name] for name in wanted]
+        unit = self._how.method != "l2"
+        apart = half_squared_distance(parts, [*wanted.values()], self._scale[batches], unit=unit)
+        objectives = _stretch(apart + self._unexplained[batches] + _LEAST_DISTANCE)
         if self._statistics:
             apart_by = distances(statistics, _rows(self._statistics, batches))
             objectives = objectives + self._how.statistics * _stretch(apart_by + _LEAST_DISTANCE)
@@ -686,16 +711,6 @@ def _stack(states: Sequence[Tensors], names: Iterable[str]) -> dict[str, Tensor]
 
 def _rows(state: Tensors, rows: Tensor) -> dict[str, Tensor]:
     return {name: value[rows] for name, value in state.items()}
-
-
-def _products(one: Tensors, other: Tensors, dtype: torch.dtype = torch.float32) -> Tensor:
-    """Return the inner products (P,) of tensors (P, …) with those of the same names, in some precision."""
-    products = []
-    for name, value in one.items():
-        # The gradient of a square is one product, and that of a product two and their sum.
-        product = value.to(dtype).square() if one is other else value.to(dtype) * other[name].to(dtype)
-        products.append(product.flatten(1).sum(1))
-    return torch.stack(products).sum(0)
 
 
 def groups_of(

@@ -267,8 +267,9 @@ def _search(
     group: Mapping[int, ReplyBatch],
 ) -> dict[int, Reconstructed]:
     """Search for the examples of a group of replies, in whatever process."""
-    client = ClientModel(model.build(), trust_given(model.loss), training, device=device)
-    return invert_group(client, group, model.input_shape, how, seed=seed, memory=memory)
+    loss, shape = trust_given(model.loss), model.input_shape
+    client = ClientModel(model.build(), loss, training, device=device, shape=shape)
+    return invert_group(client, group, shape, how, seed=seed, memory=memory)
 
 
 class GradientInversion(Attack):

@@ -208,6 +208,30 @@ def test_the_choice_is_that_of_the_least_objective(method, restarts, iterations)
     assert found.objectives.min() == pytest.approx(expected, abs=1e-3)
 
 
+@pytest.mark.parametrize("method", FREE)
+def test_weights_that_meet_padding_alone_are_left_out_and_what_was_sent_of_them_is_not(method):
+    """The last layer sees one pixel. Noise on its outer weights belongs to the distance, though nothing explains it."""
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        *[nn.Conv2d(1, 4, 3, padding=1), nn.Sigmoid(), nn.AvgPool2d(8)],
+        *[nn.Conv2d(4, 6, 3, padding=1), nn.Sigmoid(), nn.Flatten(), nn.Linear(6, 10)],
+    )
+    (gradient,) = gradients(model, [[3]])
+    gradient["3.weight"] = gradient["3.weight"] + 0.01 * np.float32(np.random.default_rng(0).normal(size=(6, 4, 3, 3)))
+    batch, found = ReplyBatch(state(model), gradient, 1, Y[3:4]), []
+    for shape in (None, (1, 8, 8)):
+        client = ClientModel(model, "cross-entropy", ONE_GRADIENT, shape=shape)
+        found.extend(invert(client, [batch], (1, 8, 8), Search(method, 5, box=BOX)))
+    assert sum(value.numel() for value in client.model.parameters()) == 40 + 4 * 6 + 6 + 70
+    assert client.left_out(gradient) == pytest.approx(
+        np.square(gradient["3.weight"]).sum() - np.square(gradient["3.weight"][:, :, 1, 1]).sum()
+    )
+    np.testing.assert_allclose(found[1].objectives, found[0].objectives, rtol=1e-5)
+    np.testing.assert_allclose(found[1].x, found[0].x, atol=1e-4)
+    decayed = ClientModel(model, "cross-entropy", LocalSGD(1, 0, 0.1, weight_decay=0.01), shape=(1, 8, 8))
+    assert decayed.left_out(gradient) == 0, "a decay moves all weights"
+
+
 def test_starts_share_the_evaluations_and_the_worse_half_is_given_up():
     assert rungs(300, 1) == [(1, 300)]
     assert rungs(300, 5) == [(5, 9), (3, 15), (2, 22), (1, 166)]
