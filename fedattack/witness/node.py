@@ -21,6 +21,7 @@ from fedattack.witness.comparing import find_outputs, kinds_of
 from fedattack.witness.private import join_rounds, private_keys
 from fedattack.witness.sample import Examples
 from fedattack.witness.seen import (
+    CONDITIONAL,
     DISCRIMINATOR,
     GENERATOR,
     ONLY_APP,
@@ -341,8 +342,8 @@ def _add(known: Node, watch: CallWatch, call: Call, folder: Path) -> bool:
         # An example that was known in one role may have been seen in the other.
         known.trained.take_rows(known.evaluated)
         known.evaluated.take_rows(known.trained)
-    is_silent = call.trains and not watch.fitted and not len(known.trained.labels)
-    is_silent = is_silent and not any(note.endswith(ONLY_APP) for note in watch.notes)
+    is_conditional = any(model.is_conditional for model in watch.models.values())
+    is_silent = call.trains and not watch.fitted and not len(known.trained.labels) and not is_conditional
     if is_silent and any(not _is_received(watch, arrays) for arrays in call.sent):
         watch.note(NO_TRAINING)
     if call.trains and trained:
@@ -354,6 +355,8 @@ def _add(known: Node, watch: CallWatch, call: Call, folder: Path) -> bool:
         known.model = WitnessedModel(None, {}, trained[0].input_shape, 0, None, GENERATOR)
     elif call.trains and trained and _scores_alone(watch, trained[0]):
         known.model = WitnessedModel(None, {}, trained[0].input_shape, 0, None, DISCRIMINATOR)
+    elif call.trains and is_conditional:
+        known.model = WitnessedModel(None, {}, (), 0, None, CONDITIONAL)
     elif trained or known.model is None:
         _describe_model(known, watch, call, [*trained, *shared], folder)
     return news

@@ -30,6 +30,9 @@ GENERATOR = f"clients send a generator alone, and keep the model that takes exam
 DISCRIMINATOR = f"clients send a discriminator, which scores an example beside what a generator makes: {ONLY_APP}"
 """Why no model is known that gives losses, where a model takes examples without labels, beside what another makes."""
 
+CONDITIONAL = f"clients train a generator and a discriminator that take more than examples, such as labels: {ONLY_APP}"
+"""Why no model is known that gives losses, where nobody can tell examples from what a model makes."""
+
 HASH = 16
 """Bytes of an example's hash."""
 

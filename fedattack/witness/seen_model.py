@@ -75,6 +75,8 @@ class SeenModel:
         Which entries of its state training may change; all where nothing says so.
     makes_for
         The models that take what it makes beside examples, as a discriminator does.
+    is_conditional
+        Whether it is one of two models of which one makes, for a label or the like, what the other takes.
     stepwise
         Whether its examples are all that its steps take; see :mod:`fedattack.witness.step`.
     input_shape, widths, classes
@@ -98,6 +100,7 @@ class SeenModel:
         self.losses: dict[str, str | None] = {}
         self.makes_for: list[SeenModel] = []
         self.takes_labels = False
+        self.is_conditional = False
         self.input_shape: tuple[int, ...] = ()
         self.widths: set[int] = set()
         self.classes = 0
@@ -224,6 +227,7 @@ class SeenModel:
             is_made = [key in made for key in hash_rows(rows[place], self._watch.seed)]
             if any(is_made) and not all(is_made):
                 self.batches, maker.batches = self._make_batches(), maker._make_batches()
+                self.is_conditional = maker.is_conditional = True
                 self._watch.note(
                     f"{self.name} takes what {maker.name} makes together with more, such as a label: nobody can tell "
                     "which of that are examples, and what is made for each label is not asked about; state examples by "

@@ -18,7 +18,7 @@ from fedattack.base.structured import fields
 from fedattack.witness import sources, torch_models
 from fedattack.witness.current import watching
 from fedattack.witness.node import NO_TRAINING
-from fedattack.witness.seen import DISCRIMINATOR, GENERATOR
+from fedattack.witness.seen import CONDITIONAL, DISCRIMINATOR, GENERATOR
 from fedattack.witness.watch import CallWatch
 from tests.witness.apps import hashes_of, randomness, seed, seen, witness_of
 
@@ -1193,6 +1193,7 @@ def test_models_that_are_trained_against_each_other_with_labels_are_named(sent, 
     assert note.startswith("Labelled takes what Labelled makes together with more, such as a label: nobody can tell wh")
     assert find_unasked([witness]).startswith(note)
     assert NO_TRAINING not in witness.notes
+    assert (witness.model.spec, witness.model.why) == (None, CONDITIONAL)
 
 
 def test_a_head_that_takes_features_beside_more_keeps_its_examples(tmp_path):
