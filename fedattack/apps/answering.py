@@ -589,8 +589,12 @@ class Interview:
 
     def _make_player(self, weights: Arrays, node: str) -> WeightsPlayer:
         """Return what plays weights of a new form by a client's own training."""
-        adversaries = {GENERATOR: GeneratorPlayer, DISCRIMINATOR: DiscriminatorPlayer}
-        make: Callable[..., WeightsPlayer] = adversaries.get(self._request["adversary"], Player)
+        makers: Mapping[str, Callable[..., WeightsPlayer]] = {
+            GENERATOR: GeneratorPlayer,
+            DISCRIMINATOR: DiscriminatorPlayer,
+            "": Player,
+        }
+        make = makers[self._request["adversary"]]
         return make(self._handler(node), weights, self._x, self._y)
 
     def _begin_with_first(self, form: Form) -> None:
