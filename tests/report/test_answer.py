@@ -279,6 +279,13 @@ def test_the_most_exposed_client_is_the_one_that_was_judged():
     (answer,) = answers_of([each for each in findings if each.headline or "worst" in each.metric], RUN)
     assert answer.exposed.startswith("Source inference, most exposed client")
     assert answer.exposed.endswith("without a leak).")
+    other = [
+        replace(each, label=each.label.replace("(", "(another ")) if "worst" in each.metric else each
+        for each in findings
+    ]
+    (answer,) = answers_of([each for each in other if each.headline or "worst" in each.metric], RUN)
+    highest = findings[0].series["per_client"][0]
+    assert f"The highest rate is that of client {highest['client']}: {100 * highest['value']:.1f}%" in answer.exposed
     quiet = [replace(each, verdict="no evidence") if "worst" in each.metric else each for each in findings]
     (answer,) = answers_of([each for each in quiet if each.headline or "worst" in each.metric], RUN)
     assert answer.exposed == "No client certainly stands out."
