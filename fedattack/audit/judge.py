@@ -392,8 +392,12 @@ def expose_client(worst: Mapping[str, Any], among: int, label: str, reason: str,
 
     Its test must be of the most exposed client, whoever that is: its statistic is the largest over all clients.
     """
+    whose = worst["client"]
+    if not worst["value"]:
+        # The first of clients that are all alike is no more exposed than the others.
+        whose = "none stands out"
     return Measurement(
-        label=f"{label} ({worst['client']})",
+        label=f"{label} ({whose})",
         reason=f"chosen after the fact among all clients{reason}",
         value=worst["value"],
         n=worst["n"],

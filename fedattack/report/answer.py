@@ -1,5 +1,6 @@
 """What the first screen says of a headline: the question, the answer in words, why, how sure, and what to do next."""
 
+from collections import Counter
 from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -46,6 +47,8 @@ _SENTENCE = "{label}: {value}{interval}{chance}."
 _STRENGTH = "{times} times what guessing gives"
 _BESIDE_GUESSING = "{value}; guessing gives {chance}"
 _FEW_RUNS = 3
+# So many steps are listed together, unless more are the first of some answer.
+_MOST_STEPS = 3
 # So many numbers in plaintext are named in an answer; the page lists them all.
 _MOST_NAMED = 8
 NONE_KNOWN = "none known"
@@ -54,12 +57,16 @@ NONE_KNOWN = "none known"
 
 @dataclass(frozen=True)
 class Next:
-    """One thing to do: what, what it buys, on what that was measured, and the command that tries it if there is one."""
+    """One thing to do: what, what it buys, on what that was measured, and the command that tries it if there is one.
+
+    Steps of the same ``way`` do the same, in whatever words.
+    """
 
     what: str
     buys: str
     measured: str = ""
     command: str = ""
+    way: str = ""
 
 
 @dataclass(frozen=True)
@@ -78,7 +85,9 @@ class Answer:
         What explains the number, what the same attack finds where there is nothing, who is most exposed, and how sure
         all this is: sentences.
     next
-        What to do about it.
+        What to do about it: first what helps with most of the leaks that are shown.
+    no_help
+        What was measured not to help.
     """
 
     finding: Finding
@@ -91,6 +100,7 @@ class Answer:
     exposed: str
     sure: list[str]
     next: list[Next]
+    no_help: list[Next]
 
 
 def answers_of(
@@ -107,7 +117,32 @@ def answers_of(
         with failing_alone(failed, f"what {finding.name} means"):
             answer = _answer_of(finding, found, run, f"answer-{index}")
         answers.append(answer)
-    return answers
+    return _order_steps(answers)
+
+
+def _order_steps(answers: Sequence[Answer]) -> list[Answer]:
+    """Put first, of what to do about each leak, what helps with most of the leaks."""
+    leaks = {(step.way, answer.question) for answer in answers for step in answer.next}
+    helped = Counter(way for way, _ in leaks)
+    # `sorted` is stable: what helps with as many leaks stays in the order of the remedies.
+    return [replace(answer, next=sorted(answer.next, key=lambda step: -helped[step.way])) for answer in answers]
+
+
+def steps_of(answers: Sequence[Answer]) -> dict[Next, list[Answer]]:
+    """Return what to do about all these answers, each way once, and with which of them it helps; the most first.
+
+    All first steps are among these, and others where they are few.
+    """
+    by_way: dict[str, list[tuple[Next, Answer]]] = {}
+    for answer in answers:
+        for step in answer.next:
+            by_way.setdefault(step.way, []).append((step, answer))
+    first = {answer.next[0].way for answer in answers if answer.next}
+    steps: dict[Next, list[Answer]] = {}
+    for way, helping in sorted(by_way.items(), key=lambda item: (item[0] not in first, -len(item[1]))):
+        if way in first or len(steps) < _MOST_STEPS:
+            steps[helping[0][0]] = [answer for _, answer in helping]
+    return steps
 
 
 def _state_barely(finding: Finding) -> Answer:
@@ -123,6 +158,7 @@ def _state_barely(finding: Finding) -> Answer:
         exposed="",
         sure=[],
         next=[],
+        no_help=[],
     )
 
 
@@ -179,6 +215,7 @@ def _answer_of(finding: Finding, found: Sequence[Finding], run: Mapping[str, Any
         exposed=exposed,
         sure=_sure(finding, found[0]),
         next=_next(finding, run),
+        no_help=_no_help(finding),
     )
 
 
@@ -348,24 +385,36 @@ def _write_often(verdict: str, p: float) -> str:
 def _next(finding: Finding, run: Mapping[str, Any]) -> list[Next]:
     if finding.verdict == TOO_FEW:
         return [
-            Next("Ask about more targets or clients, or run more seeds", "Then a leak can be told from an accident.")
+            _take("Ask about more targets or clients, or run more seeds", "Then a leak can be told from an accident.")
         ]
     if find_reason(finding.grounds, BELOW):
         return [
-            Next(
+            _take(
                 "Check what the scores measure, such as the loss of one example, or name a model and its loss",
                 "Reversed, these scores might show a leak.",
             )
         ]
     if finding.verdict == CANNOT_TELL:
-        return [Next(_find_other_way(finding), "This attack does not rule out a leak.")]
+        return [_take(_find_other_way(finding), "This attack does not rule out a leak.")]
     if finding.verdict != LEAK:
         return []
     steps = []
     for each in section_of(finding.attack).remedies:
-        if each.applies_to(run):
-            steps.append(Next(each.what, each.buys, each.measured, command_for(each, run)))
+        if each.helps and each.applies_to(run):
+            steps.append(Next(each.what, each.buys, each.measured, command_for(each, run), each.way))
     return steps
+
+
+def _no_help(finding: Finding) -> list[Next]:
+    """List what was measured not to help against a leak: it is no step."""
+    if finding.verdict != LEAK:
+        return []
+    return [Next(each.what, each.buys, each.measured) for each in section_of(finding.attack).remedies if not each.helps]
+
+
+def _take(what: str, buys: str) -> Next:
+    """Return a step that is no remedy: it is the same as another of the same words."""
+    return Next(what, buys, way=what)
 
 
 def _find_other_way(finding: Finding) -> str:

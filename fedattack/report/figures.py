@@ -107,7 +107,7 @@ def per_client(finding: Finding, slug: str) -> Plot:
         axes.plot(share, positions, "D", color=SECOND, markersize=5, linestyle="none", label="share of examples")
     drawing.name_rows(axes, list(map(drawing.short, map(itemgetter("client"), top))))
     axes.set_xlabel(drawing.quantity("Success rate", units))
-    axes.set_ylabel("Client, most exposed first")
+    axes.set_ylabel("Client, highest rate first")
     if units == PROPORTION:
         axes.set_xlim(0, 100)
     drawing.one_legend(figure, [axes])
@@ -117,14 +117,14 @@ def per_client(finding: Finding, slug: str) -> Plot:
         result = [shown(client["value"], units), interval(client["low"], client["high"], units)]
         rows.append([client["client"], *result, f"{client['n']:,}", shown(client.get("share"))])
     title = f"{_subject(finding)}, client by client"
-    words = f"Bar chart of {len(top)} of {len(clients)} clients, most exposed first. "
+    words = f"Bar chart of {len(top)} of {len(clients)} clients, highest rate first. "
     words += "; ".join(f"client {row[0]} {row[1]} ({row[2]})" for row in rows[:5])
     if len(top) > 5:
         name, result, *_ = rows[len(top) - 1]
-        words += f"; least exposed of these: client {name} {result}"
+        words += f"; lowest of these: client {name} {result}"
     caption = ""
     if len(clients) > len(top):
-        caption = f"The {len(top)} most exposed of {len(clients)} clients. "
+        caption = f"The {len(top)} of {len(clients)} clients with the highest rates. "
     caption += "The targets are each client's own examples. The order comes from the results, so the first "
     caption += "bars are high partly by luck."
     if len(clients) > _MOST_ROWS:

@@ -11,6 +11,7 @@ from typing import Any
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]*")
 # Options of a run that its repetition under a defence has, too; others, such as --fail-if, are left out.
 _KEPT = ("--set", "--seed", "--seeds", "--option", "--on", "--device")
+_SECAGG = "secagg"
 # A run has at most one of these.
 _DEFENDING = ("defence", "defence-strength", "dp-noise", "dp-epsilon")
 
@@ -31,6 +32,9 @@ class Remedy:
         The settings of a preset that try it; empty if none do.
     audit
         A preset that tries it in place of the run's own; empty for the run's own.
+    helps
+        Whether it is something to do. Of what was measured not to help, ``what`` says so in a whole sentence, and it is
+        no step.
     """
 
     what: str
@@ -38,6 +42,16 @@ class Remedy:
     measured: str = ""
     settings: Mapping[str, str] = field(default_factory=dict)
     audit: str = ""
+    helps: bool = True
+
+    @property
+    def way(self) -> str:
+        """What it does, in whatever words: remedies of one way, also of several threats, are one step."""
+        if self.audit or "secagg" in self.settings:
+            return _SECAGG
+        if "defence" in self.settings:
+            return self.settings["defence"]
+        return next(iter(self.settings), self.what)
 
     def applies_to(self, run: Mapping[str, Any]) -> bool:
         """Whether a run has something to gain: it does not do this already, and keeps to the protocol.
@@ -47,8 +61,10 @@ class Remedy:
         """
         setting = run["setting"]
         model = run["threat_model"]
-        if self.audit and (model["server"].startswith("active") or model["view"] == "aggregate"):
-            return False
+        is_hidden = model["server"].startswith("active") or model["view"] == "aggregate"
+        # The setting of somebody's own app does not say secagg; what the server sees does.
+        if self.way == _SECAGG and (self.audit or not setting.get("preset")):
+            return not is_hidden
         for key, value in self.settings.items():
             # Only one kind of privacy in training is tried at a time.
             if key in ("dp-noise", "dp-epsilon") and (setting.get("dp-noise") or setting.get("dp-epsilon")):
@@ -71,13 +87,13 @@ def command_for(remedy: Remedy, run: Mapping[str, Any]) -> str:
     """Return the command that tries a remedy on a run like this one; empty if there is none.
 
     The run's own command is repeated with the remedy's settings. For a run without a preset, such as that of somebody's
-    app, the command asks the same record what secure aggregation would have hidden; ``DIR`` is the run folder. What a
-    folder says is data: of its command known options are taken, every word is quoted, and a command that names paths or
-    code is not repeated.
+    app, the command asks the same record what the remedy would have hidden; ``DIR`` is the run folder. What a folder
+    says is data: of its command known options are taken, every word is quoted, and a command that names paths or code
+    is not repeated.
     """
     preset = str(run["setting"].get("preset", ""))
-    if remedy.audit and not preset:
-        return "fedattack what-if DIR --secagg --out what-if"
+    if not preset:
+        return _alter_record(remedy)
     if remedy.audit:
         return f"fedattack audit {remedy.audit} --out {remedy.audit}"
     commands = run["provenance"].get("commands", ())
@@ -94,6 +110,19 @@ def command_for(remedy: Remedy, run: Mapping[str, Any]) -> str:
         changes += ["--set", f"{key}={value}"]
     out = "-".join([preset, *chain.from_iterable(remedy.settings.items())])
     return shlex.join(["fedattack", "audit", preset, "--out", out, *kept, *changes])
+
+
+def _alter_record(remedy: Remedy) -> str:
+    """Return the command that tries a remedy on copies of a record; empty if that takes another training."""
+    strength = remedy.settings.get("defence-strength", "")
+    if remedy.way == _SECAGG:
+        return "fedattack what-if DIR --secagg --out what-if"
+    if remedy.way == "dp-gaussian":
+        return f"fedattack what-if DIR --noise {strength} --out what-if-noise"
+    if remedy.way == "sparsify":
+        # The strength is the share of entries that are set to 0.
+        return f"fedattack what-if DIR --keep {1 - float(strength):g} --out what-if-keep"
+    return ""
 
 
 def _words_of(command: str) -> list[str]:

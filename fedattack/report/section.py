@@ -98,7 +98,8 @@ def worst_client(findings: Sequence[Finding]) -> str:
             beside = ""
             if finding.null is not None:
                 beside = f", {shown(finding.null_value, finding.units)} without a leak"
-            return f"{finding.label}: {shown(finding.value, finding.units)} ({ends}{beside})."
+            judged = f"{finding.label}: {shown(finding.value, finding.units)} ({ends}{beside})."
+            return " ".join(filter(None, [judged, _highest_beside(finding, findings[0])]))
     for finding in findings:
         clients = finding.series.get("per_client", ())
         if len(clients) > 1 and finding.view == "individual":
@@ -135,6 +136,18 @@ def tabulate_populations(finding: Finding) -> PageTable | None:
         ["part", "result", f"{level(finding.level)} interval", "targets"],
         rows,
     )
+
+
+def _highest_beside(judged: Finding, headline: Finding) -> str:
+    """Name the client with the highest rate where it is not the one that was judged; empty where it is."""
+    clients = headline.series.get("per_client", ())
+    if not clients or judged.label.endswith(f"({clients[0]['client']})"):
+        return ""
+    highest = clients[0]
+    beside = ""
+    if highest.get("null"):
+        beside = f" ({shown(highest['null']['value'], headline.units)} without a leak)"
+    return f"The highest rate is that of client {highest['client']}: {shown(highest['value'], headline.units)}{beside}."
 
 
 def _first_of(clients: Sequence[Mapping[str, Any]], units: str) -> str:

@@ -12,9 +12,18 @@ from rich.padding import Padding
 from rich.text import Text
 
 from fedattack.attacks.registry import THREATS
-from fedattack.audit.finding import CANNOT_TELL, LEAK, NO_EVIDENCE, NOT_APPLICABLE, PROPORTION, TOO_FEW, Finding
+from fedattack.audit.finding import (
+    CANNOT_TELL,
+    LEAK,
+    NO_EVIDENCE,
+    NOT_APPLICABLE,
+    PROPORTION,
+    TOO_FEW,
+    Finding,
+    list_words,
+)
 from fedattack.base.reasons import NOTHING as REMEDIED_BY_NOTHING
-from fedattack.report.answer import NONE_KNOWN, Answer, Glance, answers_of, overview_of, summary_of
+from fedattack.report.answer import NONE_KNOWN, Answer, Glance, answers_of, overview_of, steps_of, summary_of
 from fedattack.report.sent import list_readable, sent_in_short
 from fedattack.report.words import (
     end_sentence,
@@ -220,10 +229,14 @@ def _write_sent(run: Mapping[str, Any], *, everything: bool) -> list[Text]:
 
 
 def _write_next(answers: Sequence[Answer], folder: str) -> list[Text]:
-    """Write the first thing to do about each answer, once."""
+    """Write what to do about the answers, each thing once, and against which of several leaks it helps."""
     lines = []
-    for step in dict.fromkeys(answer.next[0] for answer in answers):
-        line = f"{step.what}."
+    leaks = sum(answer.finding.verdict == LEAK for answer in answers)
+    for step, helped in steps_of(answers).items():
+        line = step.what
+        if helped[0].finding.verdict == LEAK and len(helped) < leaks:
+            line += f" (helps against {list_words([answer.finding.attack for answer in helped], 'and')} alone)"
+        line += "."
         if step.command:
             line += f" Try: {_fill_in(step.command, folder)}"
         lines.append(line)

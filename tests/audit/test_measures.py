@@ -116,6 +116,8 @@ def test_the_most_exposed_client_is_named_and_its_choice_is_paid_for():
     assert (entry["low"], entry["high"]) == rate_interval([1.5], [3], comparisons=4)
     worst = expose_client(entry | {"null": None}, 4, "Named, most exposed client", " of all", chance=0.1, test=SURE)
     assert (worst.label, worst.chosen_among) == ("Named, most exposed client (1 (seed 0))", 4)
+    none = expose_client(entry | {"null": None, "value": 0.0, "low": 0.0}, 4, "Named, most exposed client", "")
+    assert none.label == "Named, most exposed client (none stands out)"
     assert worst.reason == "chosen after the fact among all clients of all"
     (row,) = rows_of_clients(judge_of(), [entry])
     assert (row["seed"], row["client"], row["n"], row["value"]) == (0, "1", 3, 0.5)

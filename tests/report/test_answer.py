@@ -11,7 +11,7 @@ from fedattack.audit.finding import answering
 from fedattack.audit.gate import parse_fail_if
 from fedattack.base.errors import ConfigError
 from fedattack.base.reasons import Reason
-from fedattack.report.answer import answers_of, in_short, overview_of, question_of, short_of, summary_of
+from fedattack.report.answer import answers_of, in_short, overview_of, question_of, short_of, steps_of, summary_of
 from fedattack.report.section import Explained, Section, section_of
 from fedattack.report.words import verdict_in_words
 from tests.report import example
@@ -256,11 +256,36 @@ def test_what_to_do_next_fits_the_verdict():
     assert nothing.next == []
 
 
+def test_what_helps_against_most_leaks_is_the_first_step_of_each():
+    own = {**RUN, "setting": {}, "threat_model": {"server": "passive", "view": "individual"}}
+    leaks = [asr(), asr(attack="exact", metric="recovered"), asr(attack="labels", metric="right")]
+    answers = answers_of(leaks, own)
+    tried = "fedattack what-if DIR --secagg --out what-if"
+    assert [answer.next[0].command for answer in answers] == [tried] * 3
+    steps = steps_of(answers)
+    assert [step.what for step in steps] == [
+        "Use secure aggregation",
+        "Train with DP-SGD",
+        "Clip each update and add Gaussian noise",
+    ]
+    helped = [[answer.finding.attack for answer in each] for each in steps.values()]
+    assert helped == [["sia", "exact", "labels"], ["sia", "exact"], ["exact"]]
+    assert "did not help" in answers[2].no_help[0].what
+    assert "did not help" not in " ".join(step.what for step in steps)
+
+
 def test_the_most_exposed_client_is_the_one_that_was_judged():
     findings = example.findings()
     (answer,) = answers_of([each for each in findings if each.headline or "worst" in each.metric], RUN)
     assert answer.exposed.startswith("Source inference, most exposed client")
     assert answer.exposed.endswith("without a leak).")
+    other = [
+        replace(each, label=each.label.replace("(", "(another ")) if "worst" in each.metric else each
+        for each in findings
+    ]
+    (answer,) = answers_of([each for each in other if each.headline or "worst" in each.metric], RUN)
+    highest = findings[0].series["per_client"][0]
+    assert f"The highest rate is that of client {highest['client']}: {100 * highest['value']:.1f}%" in answer.exposed
     quiet = [replace(each, verdict="no evidence") if "worst" in each.metric else each for each in findings]
     (answer,) = answers_of([each for each in quiet if each.headline or "worst" in each.metric], RUN)
     assert answer.exposed == "No client certainly stands out."

@@ -155,7 +155,7 @@ def test_many_clients_are_cut_to_the_most_exposed_and_stay_in_the_table():
     clients = [{"client": str(i), "value": 1 - i / 100, "low": None, "high": None, "n": 5} for i in range(60)]
     plot = figures.per_client(with_series(per_client=clients), "x")
     assert len(plot.rows) == 60
-    assert "The 15 most exposed of 60 clients" in plot.caption
+    assert "The 15 of 60 clients with the highest rates" in plot.caption
     assert "14" in texts(plot.svg)
     assert "15" not in texts(plot.svg)
 

@@ -58,6 +58,11 @@ def test_a_remedy_without_settings_has_no_command_and_one_of_another_preset_has_
     # Another run than somebody's own would tell nothing of it.
     of_app = command_for(Remedy(what="w", buys="b", audit="sia-many"), run("fedattack audit . --out x", preset=""))
     assert of_app == "fedattack what-if DIR --secagg --out what-if"
+    own = run("fedattack audit . --out x", preset="")
+    assert command_for(NOISE, own) == "fedattack what-if DIR --noise 0.01 --out what-if-noise"
+    sparsify = Remedy(what="w", buys="b", settings={"defence": "sparsify", "defence-strength": "0.9"})
+    assert command_for(sparsify, own) == "fedattack what-if DIR --keep 0.1 --out what-if-keep"
+    assert command_for(Remedy(what="w", buys="b", settings={"dp-noise": "2"}), own) == ""
     assert command_for(NOISE, run()) == ""
 
 
@@ -90,6 +95,14 @@ def test_secure_aggregation_is_no_advice_against_a_server_that_departs_from_the_
         assert not remedy.applies_to({**run(), "threat_model": model})
 
 
+def test_secure_aggregation_is_advice_for_an_app_whose_replies_the_server_sees():
+    sums = Remedy(what="w", buys="b", settings={"secagg": "true"})
+    own = run(preset="")
+    assert sums.applies_to(own)
+    assert not sums.applies_to({**own, "threat_model": {"server": "passive", "view": "aggregate"}})
+    assert sums.way == Remedy(what="w", buys="b", audit="sia-many").way
+
+
 def _remedies():
     for threat in THREATS.values():
         for remedy in section_of(next(iter(threat.attacks))).remedies:
@@ -109,6 +122,12 @@ def test_a_remedy_can_be_tried_on_the_presets_of_its_threat(threat, remedy):
     assert tried or not (remedy.audit or changes)
     for name in tried:
         resolve_settings(load_preset(name), changes)
+
+
+@pytest.mark.parametrize(("threat", "remedy"), REMEDIES)
+def test_a_sentence_of_what_not_to_do_is_no_step(threat, remedy):
+    is_warning = re.search(r"\b(not|never)\b", remedy.what, re.IGNORECASE)
+    assert not (remedy.helps and is_warning)
 
 
 @pytest.mark.parametrize(("threat", "remedy"), REMEDIES)

@@ -133,15 +133,16 @@ class SourceJudge(Judge[SourceCase]):
 
     @measure("asr-worst-client")
     def name_worst_client(self) -> Measurement | None:
-        """Take the client that is furthest above what examples of the same labels give."""
+        """Take the client that is above what examples of the same labels give by most standard deviations."""
         if not self._clients:
             return None
         _, worst = max(self._clients, key=lambda client: client[0])
         return expose_client(
             worst,
             len(self._clients),
-            "Owner named, client furthest above its labels",
-            ", as the one furthest above what examples of the same labels give, which is its null",
+            "Owner named, client that stands out most surely from its labels",
+            ", as the one that is above what examples of the same labels give, which is its null, by most standard "
+            "deviations: another client may be named more often",
             chance=self._chance,
             test=self._within_labels.significance(self._within_labels.largest_excess),
         )
@@ -318,7 +319,7 @@ class SourceJudge(Judge[SourceCase]):
 
     @cached_property
     def _clients(self) -> list[tuple[float, dict[str, Any]]]:
-        """Measure each client; first how far it is above what examples of the same labels give."""
+        """Measure each client; first how surely it is above what examples of the same labels give."""
         entries = []
         bars = sum(self.each(lambda case: len(case.clients)))
         for case in self.cases:
