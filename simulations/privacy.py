@@ -22,7 +22,8 @@ def is_private(settings: RunSettings) -> bool:
     noise, epsilon = _noise(settings), settings.dp_epsilon
     if (noise or epsilon) and settings.defence not in (NONE, DP_SGD):
         raise ConfigError(
-            f"dp-noise or dp-epsilon beside defence = {settings.defence!r}: expected one defence; set one of them off"
+            f"dp-noise or dp-epsilon together with defence = {settings.defence!r}: expected one defence; set one of "
+            "them off"
         )
     if settings.defence == DP_SGD and not (noise or epsilon):
         raise ConfigError(

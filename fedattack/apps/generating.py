@@ -63,7 +63,7 @@ class AdversaryPlayer(UpdatesPlayer):
         super().__init__(x, y)
         self._handler = handler
         if fields(x):
-            raise DataError("an example is of several arrays, and models that are trained against each other take one")
+            raise DataError("an example has several arrays, but models that are trained against each other take one")
         with calls.watching():
             self._steps = find_own_steps(lambda: handler(weights), x, None)
         if calls.model is None:

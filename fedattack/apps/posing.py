@@ -372,8 +372,8 @@ def _note_nobodys(holding: Holding, chosen: ExampleChoice, evaluation: Targets) 
     if overlapping := share_of_overlapping(evaluation.x, trained.x):
         yield (
             f"{overlapping:.0%} of the examples that nobody trained on share half of their numbers with one that "
-            "somebody trained on, as windows of one series do: whoever trained on that one has nearly trained on "
-            "them, and membership is underestimated"
+            "somebody trained on, as windows of one series do: a client that trained on that one has nearly "
+            "trained on them, and membership is underestimated"
         )
 
 

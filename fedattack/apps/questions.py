@@ -279,8 +279,8 @@ def _pose_column(column: OneHotColumn, scene: Scene, without: Collection[str], f
     domain, counts, span = _read_values(column.name, columns, holding)
     if column.is_chosen:
         further.notes.append(
-            f"nobody named a column, so {column.name} is asked for: of columns {_describe_kind(domain, span)} it is "
-            "told least by the other columns and the label; name another one by --sensitive NUMBER, or none by "
+            f"no column was named, so {column.name} is asked for: among columns {_describe_kind(domain, span)} the "
+            "other columns and the label say least about it; name another one by --sensitive NUMBER, or none by "
             "--sensitive none"
         )
     asked_of = _victims(

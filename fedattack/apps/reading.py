@@ -313,7 +313,7 @@ def _notes_of(
         )
     if extra := [array for array in first.rest if array.kind != OF_ANOTHER]:
         rest = _list_kinds([(array.name, array.kind) for array in extra], 200)
-        yield f"besides their model clients send {rest}, which no attack reads and which may leak, too"
+        yield f"clients also send {rest}, which no attack reads and which may leak as well"
     if others:
         yield (
             f"{len(others)} of {count} clients send something different from the rest, such as models of another "

@@ -136,7 +136,7 @@ def _parallel(work: Callable[[Item], Result], items: Iterator[Item], count: int)
             # Again in a worker: what kills that must not kill this process.
             yield from _in_workers(work, left, given, count, at_once=1)
         except TerminatedWorkerError:
-            raise RunError(f"{_KILLED}, and another one that did one piece at a time, too; {_LESS}") from None
+            raise RunError(f"{_KILLED}, and so was another one that did one piece at a time; {_LESS}") from None
 
 
 def _in_workers(

@@ -28,8 +28,8 @@ MOST_EXAMPLES, DRAWN = 500, 200
 """Examples that the attacker computes gradients of, and inputs that it draws where it has none."""
 
 _SHARED = (
-    "it reads how the last layer moves; here a table shares its weights, whose rows move by the ids in examples, too, "
-    "and the layer has no bias"
+    "it reads how the last layer moves; here the layer has no bias, and a table shares its weights, whose rows also "
+    "move by the ids in examples"
 )
 
 POINTS = 5

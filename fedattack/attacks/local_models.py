@@ -84,7 +84,7 @@ def local_models(
     """
     if record.protocol not in REBUILD:
         raise NeedsError(
-            f"{record.path} is of the protocol {record.protocol}, from which no local model is rebuilt; expected one "
+            f"{record.path} has the protocol {record.protocol}, from which no local model is rebuilt; expected one "
             f"of {', '.join(REBUILD)}"
         )
     return REBUILD[record.protocol](record, knowledge, seed, device, notes)

@@ -134,7 +134,7 @@ class Condition:
             instead_of_this = self.text.partition(_VERDICT)[0].strip() + f"{_VERDICT} != {NO_EVIDENCE}"
             raise ConfigError(
                 f"--fail-if {self.text}: {finding.name} is {TOO_FEW}: the gate can neither fail nor pass; "
-                f'run more seeds or clients, or use "{instead_of_this}", which stops in this case, too'
+                f'run more seeds or clients, or use "{instead_of_this}", which also stops in this case'
             )
         # A number that an attack found in what it cannot read passes no gate.
         is_open = finding.verdict == CANNOT_TELL or getattr(finding, self.part) is None

@@ -183,8 +183,8 @@ def _attacks_of(folder: RunFolder) -> list[str]:
     if all(ATTACKS[name].options.is_baseline for name in attacks):
         raise DataError(
             f"{path / 'scores'} holds only the scores of {', '.join(attacks)}, which only serve as a comparison for "
-            "other attacks; run "
-            f"`fedattack attack NAME {in_command(path)}` with another attack, too"
+            "other attacks; also run "
+            f"`fedattack attack NAME {in_command(path)}` with another attack"
         )
     # Stable: the others stay in the order of the registry.
     about = study.get("attacks", ())[:1]

@@ -191,7 +191,7 @@ class Claim(BaseModel):
             )
         if self.sampling_method in IN_BATCHES and self.mechanism != DP_SGD:
             raise ValueError(
-                f"sampling-method = {self.sampling_method!r} is of dp-sgd, and the mechanism is {self.mechanism}"
+                f"sampling-method = {self.sampling_method!r} belongs to dp-sgd, but the mechanism is {self.mechanism}"
             )
         if self.sampling_method in IN_BATCHES and self.epochs is None:
             raise ValueError(
@@ -199,7 +199,7 @@ class Claim(BaseModel):
             )
         if self.epochs is not None and self.sampling_method not in IN_BATCHES:
             raise ValueError(
-                "epochs is of batches that are shuffled or in order; write sampling-method, or leave it out"
+                "epochs needs batches that are shuffled or in order; write sampling-method, or leave it out"
             )
         if self.mechanism == "flower-localdp" and (self.clip is None or self.sensitivity is None):
             raise ValueError("flower-localdp needs clip and sensitivity, the first two numbers of LocalDpMod")

@@ -105,7 +105,7 @@ def judge_measured(claim: Claim, measured: Measured) -> ClaimFinding:
 def _list_assumptions(claim: Claim, measured: Measured) -> tuple[str, ...]:
     assumes = []
     if measured.method != "counting":
-        assumes.append("the tails of the scores, which so few draws do not reach, are Gaussian, too")
+        assumes.append("the tails of the scores, which so few draws do not reach, are also Gaussian")
     if claim.sampling_method in IN_BATCHES:
         assumes.append("which batch of an epoch the unit is in is known")
     elif claim.sampling_method == "unknown":

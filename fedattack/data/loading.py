@@ -179,7 +179,7 @@ def _read(name: str, seed: int, root: Path | None) -> Pool:
 def _source(name: str) -> Source:
     if name not in DATASETS:
         words = instead(name, DATASETS, listed="data")
-        raise DataError(f"unknown dataset {name!r}: {words}; the path of an .npz or .toml file is one, too")
+        raise DataError(f"unknown dataset {name!r}: {words}; the path of an .npz or .toml file also works")
     return DATASETS[name]
 
 

@@ -102,7 +102,7 @@ def list_hazards(*, own_noise: bool, plaintext: Sequence[str] | None = None) -> 
         )
     lowest = "ε is for real numbers; the lowest digits of a noisy number may reveal what it was computed from"
     timing = "how long a client takes and how much it sends may depend on its data"
-    tuning = "settings that were chosen on the same data reveal it, too, and no accounting includes them"
+    tuning = "settings that were chosen on the same data also reveal it, and no accounting includes them"
     hazards = [
         Hazard("Randomness of the noise", own_noise, randomness),
         Hazard("Numbers sent with the update", plaintext is not None, beside),

@@ -229,7 +229,7 @@ class RunSettings(DpSgdSettings, RecupSettings, SoteriaSettings, NoiseSettings, 
     weight_decay: float = setting(0.0, "L2 regularisation of the clients' SGD", ge=0)
     statistics: bool = setting(
         False,
-        "fedavg: clients send, beside their model, how many examples of each class they have, and the mean of each "
+        "fedavg: clients send, with their model, how many examples of each class they have, and the mean of each "
         "input over these; not under DP-SGD",
     )
     statistics_least: int = setting(1, "statistics: classes of fewer examples are sent as empty", ge=1)
@@ -311,11 +311,11 @@ class RunSettings(DpSgdSettings, RecupSettings, SoteriaSettings, NoiseSettings, 
             (self.sensitive and self.client_property, "sensitive and property: expected one of the two"),
             (
                 self.private and (self.sensitive or self.client_property),
-                "private beside property or sensitive: expected one of them",
+                "private together with property or sensitive: expected one of them",
             ),
             (
                 self.private and self.server not in ("passive", "inconsistent"),
-                f"private beside server = {self.server!r}: expected 'passive' or 'inconsistent'",
+                f"private together with server = {self.server!r}: expected 'passive' or 'inconsistent'",
             ),
             (self.permute_sensitive and not self.sensitive, "permute-sensitive without sensitive: name a column"),
             (
@@ -367,8 +367,8 @@ class RunSettings(DpSgdSettings, RecupSettings, SoteriaSettings, NoiseSettings, 
         asks = any((self.client_property, self.sensitive, self.private, self.is_active))
         if asks and (self.canaries or self.central_noise):
             raise ConfigError(
-                "canaries or central-noise beside property, sensitive, private or an active server: expected the usual "
-                "server and no other question; set one off"
+                "canaries or central-noise together with property, sensitive, private or an active server: expected "
+                "the usual server and no other question; set one off"
             )
 
     def _check_property(self) -> None:

@@ -83,7 +83,7 @@ def test_sigma_and_noise_multiplier_are_one_number():
             "contradicts equal weights",
         ),
         ({"mechanism": "dp-sgd", "sampling-method": "shuffled"}, "epochs is missing, which shuffled batches need"),
-        ({"mechanism": "dp-sgd", "epochs": 2}, "epochs is of batches that are shuffled or in order"),
+        ({"mechanism": "dp-sgd", "epochs": 2}, "epochs needs batches that are shuffled or in order"),
         (
             {"mechanism": "central-gaussian", "sampling-method": "shuffled"},
             "is of dp-sgd, and the mechanism is central",

@@ -64,7 +64,7 @@ def platform() -> ClaimAnswer:
             "is claimed",
             message=2.1e8,
             notes=("played: ±C along one direction; told apart by the position along the line between both",),
-            assumes=("the tails of the scores, which so few draws do not reach, are Gaussian, too",),
+            assumes=("the tails of the scores, which so few draws do not reach, are also Gaussian",),
         ),
     )
     sentence = (

@@ -116,7 +116,7 @@ def test_a_budget_gives_each_client_the_noise_that_it_needs():
     [
         ({"dp-epsilon": 1.0}, ConfigError, "dp-noise = 1.2 and dp-epsilon = 1: expected one of them"),
         ({"dp-noise": 0.0, "dp-epsilon": 1e-9, "dp-delta": 1e-14}, ConfigError, "no noise keeps .* within ε = 1e-09"),
-        ({"defence": "sparsify"}, ConfigError, "beside defence = 'sparsify': expected one defence"),
+        ({"defence": "sparsify"}, ConfigError, "together with defence = 'sparsify': expected one defence"),
         (
             {"defence": "dp-sgd", "defence-strength": 1.0},
             ConfigError,

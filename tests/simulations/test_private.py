@@ -63,8 +63,8 @@ def test_the_attacker_knows_the_attributes_of_its_own_records_and_the_truth_thos
     [
         ({"private": "hair"}, "private = 'hair': colour-digits has the private attributes colour, thickness"),
         ({"dataset": "digits", "partition": "iid"}, "digits has the private attributes none"),
-        ({"sensitive": "1"}, "private beside property or sensitive"),
-        ({"server": "isolating"}, "private beside server = 'isolating': expected 'passive' or 'inconsistent'"),
+        ({"sensitive": "1"}, "private together with property or sensitive"),
+        ({"server": "isolating"}, "private together with server = 'isolating': expected 'passive' or 'inconsistent'"),
         ({"records-per-client": 0}, "leaves no examples to the attacker"),
         ({"framework": "fedmd"}, "framework = 'fedmd' needs private = \"\""),
     ],

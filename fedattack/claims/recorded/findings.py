@@ -30,7 +30,7 @@ from fedattack.record import Record
 
 # Names that a reason has room for.
 _NAMED = 5
-_NO_NUMBERS = "no update of the record is of finite numbers, and differs from what the client had received"
+_NO_NUMBERS = "no update of the record has only finite numbers and differs from what the client had received"
 _NO_REACH = "the claim lacks clip, so it is unknown how far one unit moves an update"
 
 
@@ -118,7 +118,7 @@ def _judge_epsilon(claim: Claim, testimony: Testimony) -> ClaimFinding:
 
 def _describe_rounds(claim: Claim, rounds: int) -> str:
     claimed = "1 round" if claim.rounds == 1 else f"{claim.rounds} rounds"
-    return f"the claim is of {claimed}, and a client of the record takes part in {rounds}"
+    return f"the claim is about {claimed}, but a client of the record takes part in {rounds}"
 
 
 def _list_assumptions(claim: Claim, testimony: Testimony) -> list[str]:

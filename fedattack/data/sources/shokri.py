@@ -38,7 +38,7 @@ class _Shokri:
         if x.shape[1] != self.width or labels.min() < 0 or labels.max() >= self.classes or x.max() > 1:
             raise DataError(
                 f"{file}: expected a class from 1 to {self.classes} and {self.width} zeros and ones a line; got "
-                f"{x.shape[1]} columns beside classes {labels.min() + 1} to {labels.max() + 1}; fetch it again"
+                f"{x.shape[1]} columns with classes {labels.min() + 1} to {labels.max() + 1}; fetch it again"
             )
         return Pool(x, labels, self.classes)
 

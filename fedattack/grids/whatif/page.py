@@ -80,8 +80,8 @@ def list_limits(cells: Sequence[AlteredCell]) -> list[str]:
 def _describe_knowing(cells: Sequence[AlteredCell]) -> str:
     if any(cell.adaptive for cell in cells):
         return (
-            f"What other attackers do who know of the defence. Findings that end in {ADAPTIVE} are of attackers who "
-            "put their own updates through it; all others do not know of it."
+            f"What other attackers do who know the defence. Findings that end in {ADAPTIVE} have attackers who put "
+            "their own updates through it; all other attackers do not know it."
         )
     return (
         "What attackers do who know what was changed: these do not know, and those who do may find more. "

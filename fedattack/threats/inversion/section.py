@@ -79,7 +79,7 @@ SECTION = Section(
         "better{chance}.",
         "cells": "{value} of the cells of rows that clients trained on{interval} are right{chance}.",
         "rows": "{value} of these rows{interval} are right in all cells{chance}.",
-        "sure-cells": "Of the quarter of cells that the attacker is surest of, {value} are right.",
+        "sure-cells": "{value} of the quarter of cells that the attacker is surest of are right.",
     },
     tables=(COLUMNS, QUARTERS),
     figures=(("pictures", pictures),),

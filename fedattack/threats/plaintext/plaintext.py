@@ -366,7 +366,7 @@ def _keep_arrays(seen: Seen, arrays: Iterable[Sent]) -> list[Sent]:
         sizes[array.node] += array.values.size
         kept.append(array)
     if left_out:
-        seen.notes.append(f"{left_out:,} arrays are more than are held against examples")
+        seen.notes.append(f"{left_out:,} arrays are more than are compared with examples")
     return kept
 
 

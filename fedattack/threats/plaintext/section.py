@@ -80,7 +80,7 @@ def _say_what_is_certain(
         words += f" in {len(findings[0].seeds)} runs"
     words += ", are certain" if certain.total() > 1 else ", is certain"
     if whole:
-        words += f"; {list_words(whole, 'and')} of the senders appear there, too"
+        words += f"; {list_words(whole, 'and')} of the senders also appear there"
     return words
 
 

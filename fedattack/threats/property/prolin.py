@@ -267,8 +267,8 @@ class Prolin(Attack):
     def _refuse_canaries(self, record: Record, knowledge: Knowledge) -> None:
         if knowledge.canaries:
             raise NeedsError(
-                f"attack {self.name} separates sums by client, and those of {record.path} contain the replies of "
-                f"{len(knowledge.canaries)} canaries, too; take the record of a run without canaries"
+                f"attack {self.name} separates sums by client, and those of {record.path} also contain the "
+                f"replies of {len(knowledge.canaries)} canaries; take the record of a run without canaries"
             )
 
     def _pad_alike(self, knowledge: Knowledge, auxiliary: Targets) -> tuple[Knowledge, Targets]:

@@ -153,7 +153,7 @@ def test_attackers_who_can_know_the_defence_are_told(call, tmp_path):
     assert read_knowledge(out / "cells" / "as-it-was" / "knowledge").defence is None
     assert (out / "cells" / "noise-0.5" / "record" / "manifest.json").exists()
     # Without a defence there is nothing to know of: the page shows the attacker who does not know in both rows.
-    assert "What other attackers do who know of the defence." in Page((out / "what-if.html").read_text()).text
+    assert "What other attackers do who know the defence." in Page((out / "what-if.html").read_text()).text
     rows = [line for line in (out / "what-if.md").read_text().splitlines() if "as it was" in line]
     assert not any("not asked" in row for row in rows)
 

@@ -323,7 +323,7 @@ def test_each_client_keeps_room_for_its_arrays(tmp_path, monkeypatch):
     monkeypatch.setattr(plaintext, "_MOST_ARRAYS", 4 * CLIENTS)
     scores = ATTACKS["plaintext"].run(Record(folder / "record"), read_knowledge(folder / "knowledge"))
     assert np.bincount(scores.arrays["senders"]).tolist() == [4] * CLIENTS
-    assert any("arrays are more than are held against examples" in note for note in scores.notes)
+    assert any("arrays are more than are compared with examples" in note for note in scores.notes)
 
 
 def test_a_planted_example_is_seen(tmp_path):
