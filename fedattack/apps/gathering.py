@@ -230,7 +230,7 @@ def _choose_witnesses(found: Sequence[Found], record: Record, notes: list[str]) 
     others = _find_unrecorded(trained, record)
     if others:
         names = short(", ".join(each.name for each in others), 60)
-        notes.append(f"{len(others)} witnesses belong to clients that the record never saw, and are left out: {names}")
+        notes.append(f"witnesses of clients that the record never saw are left out ({len(others)}): {names}")
     if not _run_of(record) or not all(each.witness.run for each in trained):
         notes.append("the record or a witness does not name its run; only their nodes show that they belong together")
     trained = [each for each in trained if each not in others]

@@ -86,7 +86,7 @@ def test_sigma_and_noise_multiplier_are_one_number():
         ({"mechanism": "dp-sgd", "epochs": 2}, "epochs needs batches that are shuffled or in order"),
         (
             {"mechanism": "central-gaussian", "sampling-method": "shuffled"},
-            "is of dp-sgd, and the mechanism is central",
+            "belongs to dp-sgd, but the mechanism is central",
         ),
         ({"skipped": 1}, "skipped is a key of dp-sgd"),
         (
