@@ -349,7 +349,7 @@ def test_more_rounds_than_claimed_are_no_missing_noise(check):
     assert recorded.reason.startswith("the claim is about 3 rounds, but a client of the record takes part in 5")
     assert "ε of the run of 5 rounds is 1.71 or more" in recorded.reason
     assert "or more after 3), and 1.35 is claimed" in recorded.reason
-    said = "The claim is of 3 rounds, and a client of the record takes part in 5. The record allows no ε below"
+    said = "The claim is about 3 rounds, but a client of the record takes part in 5. The record allows no ε below"
     assert said in answer.sentence
     assert "so little noise" not in recorded.reason
     whats = [step.what for step in steps_of(answer, Given())]
