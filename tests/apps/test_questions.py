@@ -292,7 +292,7 @@ def test_the_chosen_column_is_asked_for_and_the_page_says_so(tmp_path):
     )
     assert "aia" in attacked.scored
     assert found["aia.excess"].n == 108
-    (note,) = [note for note in read_run(tmp_path)["notes"] if "nobody named a column, so column 3 is asked" in note]
+    (note,) = [note for note in read_run(tmp_path)["notes"] if "no column was named, so column 3 is asked" in note]
     assert "--sensitive none" in note
 
 

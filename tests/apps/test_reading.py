@@ -68,7 +68,7 @@ def test_of_a_doubled_list_the_model_is_taken_and_the_rest_is_named():
     doubled = (*WEIGHTS, *sent("not understood", first=2))
     reading = read_sends(witnesses(doubled, doubled, doubled))
     assert (reading.known, reading.unread) == (Sends(("0", "1")), "")
-    assert "besides their model clients send 2 (not understood), 3 (not understood)" in reading.notes[0]
+    assert "clients also send 2 (not understood), 3 (not understood)" in reading.notes[0]
 
 
 def test_of_weights_that_were_changed_no_cause_is_named_that_nobody_saw():
