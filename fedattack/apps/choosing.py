@@ -106,10 +106,10 @@ def _count_searched(run: Run) -> int:
     return owners.count(owners[0])
 
 
-def _refuse_long_search(run: Run) -> Reason | None:
-    """Say that a search for so many examples, or a comparison of so many images, takes too long, if it does."""
+def _refuse_search(run: Run) -> Reason | None:
+    """Say that the clients' model cannot be searched through, or that a client of many examples takes too long."""
     # It imports torch, which a listing of attacks does without.
-    from fedattack.apps.inverting import count_excess
+    from fedattack.apps.inverting import explain_no_search
     from fedattack.threats.inversion.exchange import OTHERS
 
     model, truth = run.knowledge.model, run.truth
@@ -117,12 +117,11 @@ def _refuse_long_search(run: Run) -> Reason | None:
         return None
     count = _count_searched(run)
     remedy = f"a run with a client of at most {FEW} examples, or `fedattack attack inversion`"
-    if seconds := count_excess(model, truth.records.y[:count]):
-        what = f"a search for the {count} examples of the smallest client is counted as {seconds:.0f} s: too long"
+    if what := explain_no_search(model, truth.records.y[:count], is_bounded=_are_many(run)):
         return Reason(what, UNFIT, remedy)
     # Images are compared by their structural similarity, each that is found with each other one.
     pixels = math.prod(model.input_shape)
-    if len(model.input_shape) == 3 and count * (count + OTHERS) * pixels > _MOST_COMPARED:
+    if _are_many(run) and len(model.input_shape) == 3 and count * (count + OTHERS) * pixels > _MOST_COMPARED:
         what = f"a comparison of the {count} images of the smallest client with others takes too long"
         return Reason(what, UNFIT, remedy)
     return None
@@ -143,13 +142,10 @@ def _why_refused(name: str, runs: Sequence[Run], posed: Sequence[Posed]) -> Reas
     if name in posed[0].reasons:
         return posed[0].reasons[name]
     if how.of_few and (len(posed) > 1 or not posed[0].few):
-        what = (
-            f"it is only tried in a single run, on a client that has at most {SOME} examples, all of which were "
-            "witnessed and are finite, when there are others that it does not hold"
-        )
+        what = f"it is only tried in a single run, on a client that has at most {SOME} examples"
         return Reason(what, UNFIT, f"a single run, with a client of at most {SOME} examples that are all witnessed")
-    if how.of_few and _are_many(runs[0]):
-        return _refuse_long_search(runs[0])
+    if how.of_few:
+        return _refuse_search(runs[0])
     if not how.is_slow:
         return None
     # A slow attack is made only where its result could count.

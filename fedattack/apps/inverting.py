@@ -21,7 +21,7 @@ from fedattack.apps.player import STEPPING, Player
 from fedattack.apps.targets import FEW
 from fedattack.attacks import Knowledge, ModelKnowledge
 from fedattack.attacks.lookups import is_mask
-from fedattack.base.errors import DataError, short
+from fedattack.base.errors import DataError, FedAttackError, short
 from fedattack.base.stored import Name
 from fedattack.base.structured import MASK, SEPARATOR, leaves_of, list_searchable, searchable
 from fedattack.learning import LocalSGD
@@ -298,23 +298,37 @@ def invert_replies(
     )
 
 
-def count_excess(model: ModelKnowledge, labels: NDArray[np.generic]) -> float:
-    """Count the seconds of a search for a client of many examples, by a model; 0 if it takes no more than it may.
+def explain_no_search(model: ModelKnowledge, labels: NDArray[np.generic], *, is_bounded: bool) -> str:
+    """Say why no examples can be searched for by a model, which is tried once; empty if they can.
 
-    ``labels`` are (n,), one for each example that is searched for.
-
-    Raises
-    ------
-    FedAttackError
-        If the model does not take such examples.
+    Parameters
+    ----------
+    model
+        The clients'.
+    labels
+        (n,): one for each example.
+    is_bounded
+        Whether the search must not take long, as of a client of many examples.
     """
-    client = ClientModel(model.build(), trust_given(model.loss), ONE_GRADIENT)
-    received = {name: value.numpy() for name, value in client.model.state_dict().items()}
-    x = torch.zeros((len(labels), *model.input_shape))
-    targets = soft_targets(client.loss, labels, client.outputs(model.input_shape))
-    of_gradient = count_seconds(lambda: client.follow(*client.split(received), x, targets))
-    seconds = _DIFFERENTIATED * OF_MANY * of_gradient
-    return seconds if seconds > _SECONDS_OF_MANY else 0.0
+    try:
+        client = ClientModel(model.build(), trust_given(model.loss), ONE_GRADIENT)
+        received = {name: value.numpy() for name, value in client.model.state_dict().items()}
+        x = torch.zeros((len(labels), *model.input_shape))
+        targets = soft_targets(client.loss, labels, client.outputs(model.input_shape))
+        of_gradient = count_seconds(lambda: client.follow(*client.split(received), x, targets))
+        seconds = _DIFFERENTIATED * OF_MANY * of_gradient
+        if is_bounded and seconds > _SECONDS_OF_MANY:
+            searched = f"the {len(labels)} examples of the smallest client"
+            return f"a search for {searched} is counted as {seconds:.0f} s, which is too long"
+        # Any movement will do.
+        known = None if model.loss == "mse" else labels.astype(np.int64)
+        batch = ReplyBatch(received, received, len(labels), known)
+        invert_group(client, {0: batch}, model.input_shape, Search(iterations=1))
+    except FedAttackError as cause:
+        return str(cause)
+    except Exception as cause:  # the app's own model may raise anything
+        return f"no gradient of a gradient can be computed by the clients' model: {one_line(cause)}"
+    return ""
 
 
 def search_step(
@@ -353,7 +367,10 @@ def search_step(
     state = client.split(received)
     x, y = targets.x[[row]], targets.y[[row]]
     wanted = soft_targets(loss, y, client.outputs(x.shape[1:]))
-    movement = client.movement(*state, torch.from_numpy(np.asarray(x, dtype=np.float32)), wanted)
+    try:
+        movement = client.movement(*state, torch.from_numpy(np.asarray(x, dtype=np.float32)), wanted)
+    except Exception as cause:  # a batch of one is too small for some normalisations
+        raise DataError(f"no step can be made on a single example: {one_line(cause)}") from None
     sent = {name: value.detach().numpy() for name, value in movement.items()}
     # A single label is read off a step without fail.
     labels = np.asarray(y, dtype=np.int64) if found.label == "rule" else None

@@ -183,6 +183,7 @@ def pose(
         **_find_unread(witnesses, record),
         **further.reasons,
         **_find_unlike(record, knowledge),
+        **_find_large(record, knowledge, few),
     }
     for threat, failure in unanswered.items():
         why = f"the truth about it cannot be found out: {failure.why}"
@@ -300,6 +301,23 @@ def _find_unlike(record: Record, knowledge: Knowledge) -> dict[str, Reason]:
     remedy = "functions of yours that read what clients send: --losses module:function, and --update for more"
     reason = Reason(why, UNFIT, remedy)
     return {name: reason for name, attack in ATTACKS.items() if READS_MODELS & {*attack.needs.knowledge}}
+
+
+def _find_large(record: Record, knowledge: Knowledge, few: Sequence[str]) -> dict[str, Reason]:
+    """Say of each attack on clients of few examples that there is no client whose examples it could search for."""
+    if few:
+        return {}
+    what = (
+        f"no client that was witnessed whole trains on at most {SOME} examples whose values are all finite, beside "
+        "others that it does not hold"
+    )
+    reason = Reason(what, UNFIT, f"a run with a client of at most {SOME} examples that are all witnessed")
+    # What else is in the way is a better reason.
+    return {
+        name: reason
+        for name, attack in ATTACKS.items()
+        if attack.in_apps.of_few and len(record) and not attack.find_obstacles(record, knowledge)
+    }
 
 
 def _list_forms(arrays: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:

@@ -100,11 +100,11 @@ def test_what_does_not_apply_is_told(part):
 
 @pytest.mark.parametrize(("side", "is_refused"), [(28, False), (64, True)])
 def test_many_large_images_are_not_compared(monkeypatch, side, is_refused):
-    monkeypatch.setattr(inverting, "count_excess", lambda model, labels: 0.0)
+    monkeypatch.setattr(inverting, "explain_no_search", lambda model, labels, is_bounded: "")
     held = HeldRecords(np.zeros((200, 1, side, side), np.float32), np.zeros(200, np.int64), ("a",) * 200)
     model = SimpleNamespace(input_shape=(1, side, side))
     run = SimpleNamespace(truth=SimpleNamespace(records=held), knowledge=SimpleNamespace(model=model))
-    refused = choosing._refuse_long_search(run)
+    refused = choosing._refuse_search(run)
     assert (refused is not None) == is_refused
     if refused is not None:
         assert "a comparison of the 200 images" in refused.what

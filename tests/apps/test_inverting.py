@@ -16,10 +16,10 @@ from fedattack.apps.answering import Interview
 from fedattack.apps.app import App
 from fedattack.apps.asking import Asker, Inquiry
 from fedattack.apps.auditing import control_all, invert_by_app
-from fedattack.apps.inverting import AppClient, count_excess, invert_replies, search_step
+from fedattack.apps.inverting import AppClient, explain_no_search, invert_replies, search_step
 from fedattack.apps.player import Handler, Player
 from fedattack.apps.witnessing import witnesses_of
-from fedattack.attacks import Knowledge, Targets, read_knowledge, write_knowledge
+from fedattack.attacks import Knowledge, ModelKnowledge, Targets, read_knowledge, write_knowledge
 from fedattack.audit.control import ALONE, Control
 from fedattack.audit.finding import CANNOT_TELL, LEAK, NO_EVIDENCE
 from fedattack.base.errors import DataError
@@ -207,8 +207,24 @@ def test_a_planted_step_of_a_known_model_is_searched_for(tmp_path, iterations, i
 
 def test_searches_of_large_models_are_counted_as_too_long():
     labels = np.zeros(40, np.int64)
-    assert count_excess(MODEL, labels) == 0
-    assert count_excess(replace(MODEL, hidden=20_000), labels) > 1
+    assert not explain_no_search(MODEL, labels, is_bounded=True)
+    large = replace(MODEL, hidden=20_000)
+    assert "the 40 examples of the smallest client" in explain_no_search(large, labels, is_bounded=True)
+    assert not explain_no_search(large, labels[:2], is_bounded=False)
+
+
+class Undecided(torch.nn.Linear):
+    """Takes one way or another by what its examples are, which no search can follow."""
+
+    def forward(self, x):
+        return super().forward(x) if x.sum().item() > 0 else super().forward(2 * x)
+
+
+def test_models_that_cannot_be_searched_through_are_refused():
+    model = ModelKnowledge(f"{__name__}:Undecided", (5,), 3, arguments={"in_features": 5, "out_features": 3})
+    why = explain_no_search(model, np.zeros(4, np.int64), is_bounded=False)
+    assert why.startswith("no gradient of a gradient can be computed by the clients' model: ")
+    assert "\n" not in why
 
 
 def test_a_control_that_fails_leaves_the_search_unable_to_tell(searched, monkeypatch):

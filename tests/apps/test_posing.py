@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from fedattack.apps import posing
 from fedattack.attacks import ATTACKS, read_knowledge
 from fedattack.attacks.registry import THREATS
 from fedattack.audit.truth import read_truth
@@ -192,6 +193,16 @@ def test_adam_is_imitated(part, optimizer):
     pose(part, [witness(name, World.trains[name], training=training) for name in "012"])
     known = read_knowledge(part.knowledge, trusted={"torch.nn:Linear"}).training
     assert (known.optimizer, known.lr, known.weight_decay) == (optimizer, training.lr, 0.01)
+
+
+def test_where_all_clients_are_large_it_is_said_that_no_examples_are_searched_for(part, monkeypatch):
+    monkeypatch.setattr(posing, "SOME", 59)
+    posed = pose(part, World.witnesses(10**6))
+    assert posed.few == ()
+    assert read_truth(part.truth).records is None
+    assert posed.reasons["inversion"].what.startswith(
+        "no client that was witnessed whole trains on at most 59 examples"
+    )
 
 
 def test_few_examples_are_to_be_reconstructed_beside_those_of_nobody(part):

@@ -42,7 +42,7 @@ class GradientInversionOptions(WorkersOptions, MemoryOptions):
         knowledge=("model", "training"),
         sgd=True,
         takes=("rounds", "clients"),
-        remedy="clients of few examples that train by plain SGD, and an evaluation on other examples",
+        remedy="clients that train by plain SGD, such as torch.optim.SGD, which says how they train",
         about="clients that train by cross-entropy or squared errors",
         asked_of="arrays",
     )
