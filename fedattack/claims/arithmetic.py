@@ -45,7 +45,7 @@ def judge_configured(claim: Claim, found: Configured) -> ClaimFinding:
         verdict=verdict,
         reason=reason,
         notes=tuple(notes),
-        assumes=found.assumes,
+        assumes=() if bounds is None else found.assumes,
     )
 
 

@@ -13,7 +13,7 @@ _CLOSE = 0.01
 
 
 def in_figures(epsilon: float) -> str:
-    """Write an ε with three or four digits, or as a power of ten that it exceeds."""
+    """Write an ε with three or four digits, or as a power of ten that it reaches."""
     if math.isinf(epsilon):
         return "infinity"
     if epsilon < 1000:
@@ -25,12 +25,11 @@ def in_figures(epsilon: float) -> str:
 
 
 def bounds_in_figures(bounds: Epsilon) -> str:
-    """Write what is known of an ε, for a table: ``2.03``, ``> 10^8``, ``1.68–84``, ``≥ 3.88``."""
+    """Write what is known of an ε, for a table: ``2.03``, ``≥ 10^8``, ``1.68–84``, ``≥ 3.88``."""
     if math.isinf(bounds.low):
         return "infinite"
-    if bounds.low >= _LARGE:
-        return f"> {in_figures(bounds.low)}"
-    if math.isinf(bounds.high):
+    # A power of ten is rounded down, so that it is a lower bound, too.
+    if bounds.low >= _LARGE or math.isinf(bounds.high):
         return f"≥ {in_figures(bounds.low)}"
     if bounds.high - bounds.low <= _CLOSE * bounds.high:
         return in_figures(bounds.high)
@@ -38,11 +37,11 @@ def bounds_in_figures(bounds: Epsilon) -> str:
 
 
 def equation(bounds: Epsilon) -> str:
-    """Write what is known of an ε, for a sentence: ``ε = 2.03``, ``ε > 10^8``, ``an ε between 1.68 and 84``."""
+    """Write what is known of an ε, for a sentence: ``ε = 2.03``, ``ε ≥ 10^8``, ``an ε between 1.68 and 84``."""
     figures = bounds_in_figures(bounds)
     if "–" in figures:
         return f"an ε between {in_figures(bounds.low)} and {in_figures(bounds.high)}"
-    return f"ε {figures}" if figures[0] in ">≥" else f"ε = {figures}"
+    return f"ε {figures}" if figures[0] == "≥" else f"ε = {figures}"
 
 
 def plain(value: Any) -> Any:

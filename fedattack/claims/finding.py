@@ -164,6 +164,8 @@ def checks_by_chance(names: Collection[str]) -> list[str]:
 def sure_of(verdicts: Mapping[str, str]) -> str:
     """Say in words how far a verdict can be relied on, and how often chance alone contradicts a claim that is true.
 
+    It is empty where arithmetic alone was asked, and decides nothing.
+
     Parameters
     ----------
     verdicts
@@ -172,6 +174,9 @@ def sure_of(verdicts: Mapping[str, str]) -> str:
     if verdicts.get(CONFIGURED) == CONTRADICTED:
         return "Arithmetic contradicts the claim, and cannot be wrong by accident."
     checks = checks_by_chance(verdicts)
+    # What could not be checked has no number that could be wrong.
+    if not checks and verdicts.get(CONFIGURED) == UNCHECKED:
+        return ""
     if not checks:
         return "Arithmetic cannot be wrong by accident. It uses only the claim, and no run."
     said = ""

@@ -97,9 +97,14 @@ def judge_measured(claim: Claim, measured: Measured) -> ClaimFinding:
         run=Epsilon(measured.bound.run, math.inf),
         verdict=verdict,
         reason=reason,
-        notes=(f"played: {measured.pair}; told apart by {measured.score}", *measured.notes),
+        notes=(f"played: {measured.pair}; told apart by {measured.score}", _count_draws(measured), *measured.notes),
         assumes=_list_assumptions(claim, measured),
     )
+
+
+def _count_draws(measured: Measured) -> str:
+    chosen = measured.draws - measured.tries
+    return f"{chosen:,} of {measured.draws:,} draws chose what is played, and how it is told apart; the others count"
 
 
 def _list_assumptions(claim: Claim, measured: Measured) -> tuple[str, ...]:

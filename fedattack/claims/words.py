@@ -29,7 +29,7 @@ def _write_bounds(bounds: Epsilon | None) -> str:
 def answer_lines(answer: ClaimAnswer) -> list[str]:
     """Give the sentence for everybody, then the grounds of each verdict, then what they assume."""
     sure = sure_of({finding.name: finding.verdict for finding in answer.findings})
-    lines = [f"{answer.verdict.capitalize()}. {answer.sentence} {sure}", ""]
+    lines = [f"{answer.verdict.capitalize()}. {answer.sentence} {sure}".rstrip(), ""]
     lines.extend(f"- {note}" for note in answer.notes)
     for finding in answer.findings:
         lines.append(f"{finding.name}: {finding.verdict}; {finding.reason}")

@@ -29,7 +29,7 @@ def canaries_of(
     file
         A ``canaries.toml``; without, that of the run's truth is taken.
     trusted
-        What the folder may name, and nobody but the user can allow.
+        Returns what the folder may name, and nobody but the user can allow; called where code is imported.
 
     Raises
     ------
@@ -63,7 +63,9 @@ def canaries_of(
     return measured
 
 
-def _measure(part: "Part", path: Path, file: Path, claim: "Claim", trusted: Collection[str]) -> "CanaryResult":
+def _measure(
+    part: "Part", path: Path, file: Path, claim: "Claim", trusted: Callable[[], Collection[str]]
+) -> "CanaryResult":
     from fedattack.claims.canaries import measure_canaries, read_canaries, read_examples
     from fedattack.record import Record
 
@@ -73,7 +75,7 @@ def _measure(part: "Part", path: Path, file: Path, claim: "Claim", trusted: Coll
     from fedattack.learning.importing import trust_given
     from fedattack.runs.asked import known_to
 
-    known = known_to(part, trusted)
+    known = known_to(part, trusted())
     if known.model is None:
         raise ConfigError(
             f"{part.knowledge} names no model, but canary examples are scored by the model's gradients; write it "

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, Literal, Protocol, TypeVar
 
+from fedattack.audit.numbers import count_words
 from fedattack.base.errors import ConfigError, FedAttackError
 from fedattack.base.files import FolderLock, make_private, write_atomically, write_json
 from fedattack.base.untrusted import check_folder, remove_inside
@@ -132,7 +133,7 @@ def run_grid(design: Design[C]) -> dict[str, Any]:
             finished += outcome.state == DONE
             if outcome.state == "waiting":
                 waiting.append(cell)
-        request.tell(f"{len(design.cells)} cells: {finished} are there, {len(waiting)} to run")
+        request.tell(f"{count_words(len(design.cells), 'run')}: {finished} done before, {len(waiting)} to do now")
         results = design.gather(outcomes)
         # Written before the first cell, and after each: a killed grid leaves results of what was done.
         design.write(results)
@@ -170,10 +171,10 @@ def _make_cells(design: Design[C], waiting: Sequence[C]) -> Iterator[tuple[C, st
     request, count = design.request, len(waiting)
     if request.cluster and waiting:
         for number, (cell, made) in enumerate(design.make_elsewhere(waiting), 1):
-            yield cell, f"cell {number} of {count}: {cell.label}: ", _make_cell(design, cell, made)
+            yield cell, f"run {number} of {count}: {cell.label}: ", _make_cell(design, cell, made)
         return
     for number, cell in enumerate(waiting, 1):
-        request.tell(f"cell {number} of {count}: {cell.label}")
+        request.tell(f"run {number} of {count}: {cell.label}")
         yield cell, "  ", _make_cell(design, cell, partial(_make_here, design, cell))
 
 

@@ -122,7 +122,7 @@ def short_of(sheet: Mapping[str, Any]) -> str:
     if bounds is not None and math.isinf(bounds["low"]):
         return f"No: nothing bounds the ε of {scope}."
     if wrong:
-        figures = in_bounds(wrong[0][wrong[0]["scope"]]).replace("> ", "above ").replace("≥ ", "at least ")
+        figures = in_bounds(wrong[0][wrong[0]["scope"]]).replace("≥ ", "at least ")
         claimed = f"{sheet['claim']['epsilon']:g} is claimed"
         if wrong[0].get("rounds"):
             scope = run_of(wrong[0]["rounds"])
@@ -276,9 +276,11 @@ def _list_cells(client: Mapping[str, Any], claimed: float | None) -> list[str]:
     share = f"{noise / claimed:.0%}" if noise is not None and claimed else NOTHING
     faults = "; ".join(client["faults"]) or "none found"
     where = client["where"] or NOTHING
-    node = f"{client['node']} ({client['run']})" if client.get("run") else client["node"]
+    name = client.get("name") or client["node"]
+    if client.get("run"):
+        name += f" ({client['run']})"
     norm = _write_amount(client["norm_most"])
-    return [node, faults, _write_amount(noise), share, where, norm, f"{client['updates']:,}"]
+    return [name, faults, _write_amount(noise), share, where, norm, f"{client['updates']:,}"]
 
 
 def _write_amount(value: float | None) -> str:
@@ -320,6 +322,7 @@ def measured_of(measured: Mapping[str, Any]) -> list[tuple[str, str]]:
     """List the facts of the test of a mechanism."""
     facts = [
         ("draws of the mechanism", f"{measured['draws']:,}"),
+        ("of these, to choose what is played, and how it is told apart", f"{measured['draws'] - measured['tries']:,}"),
         ("told apart", f"{measured['told']:,} of {measured['tries']:,}"),
         ("the bound is by", _METHODS.get(measured["method"], measured["method"])),
         ("ε of a draw at least, by counting alone", in_number(measured["counting"])),

@@ -241,15 +241,23 @@ def facts_of(run: Run, keys: Sequence[str]) -> dict[str, Any]:
     return facts
 
 
-def table_of(runs: Sequence[Run], keys: Sequence[str], name: str) -> PageTable:
-    """Write the finding `name` of all runs, with its name as the caption; a run that lacks it has a row of dashes."""
+def table_of(
+    runs: Sequence[Run],
+    keys: Sequence[str],
+    name: str,
+    absent: Callable[[Run], str] = lambda run: "not asked",
+) -> PageTable:
+    """Write the finding `name` of all runs, with its name as the caption.
+
+    A run that lacks it has a row of dashes, and `absent` says why.
+    """
     having = [run for run in runs if name in run.names]
     baselines = _baselines(having, name)
     header = [_heading(keys), "value", "interval", "chance", *baselines, "null run (interval)", "n", "verdict"]
     rows = []
     for label, run in zip(_labels(runs, keys), runs, strict=True):
         if name not in run.names:
-            rows.append([label, *[words.NOTHING] * (len(header) - 2), "not asked"])
+            rows.append([label, *[words.NOTHING] * (len(header) - 2), absent(run)])
         for finding in run.findings:
             if finding.name == name:
                 null = words.with_interval(finding.null, finding.units)
@@ -423,7 +431,7 @@ def _draw_along(axes: Axes, setting: Sequence[float], findings: Sequence[Finding
         axes.set_ylim(np.nanmin(chance) / 2, 140)
         axes.yaxis.set_major_formatter("{x:g}")
     elif units == PROPORTION:
-        axes.set_ylim(-4, 104)
+        axes.set_ylim(*_limits(value, high, null, chance, *guesses))
 
 
 def _draw_rows(axes: Axes, findings: Sequence[Finding], baselines: Sequence[str]) -> None:
@@ -443,7 +451,15 @@ def _draw_rows(axes: Axes, findings: Sequence[Finding], baselines: Sequence[str]
         axes.plot(values, rows, **(look | hollow))
     axes.set_xlabel(drawing.quantity("Result", units))
     if units == PROPORTION:
-        axes.set_xlim(-4, 104)
+        axes.set_xlim(*_limits(value, high, null, chance, *guesses))
+
+
+def _limits(*drawn: NDArray[np.float64]) -> tuple[float, float]:
+    """Return the ends of an axis in per cent: from 0 to the largest number, or to 100 where that is above half."""
+    largest = max(np.nanmax(numbers, initial=0) for numbers in drawn)
+    if largest > 50 or largest == 0:
+        largest = 100
+    return -0.04 * largest, 1.04 * largest
 
 
 def _far_apart(values: NDArray[np.float64]) -> bool:

@@ -217,10 +217,10 @@ def test_a_mechanism_is_imported_by_name():
 
 def test_numbers_as_people_write_them():
     assert bounds_in_figures(Epsilon(2.032, 2.033)) == "2.03"
-    assert bounds_in_figures(Epsilon(8.5e8, 8.5e8)) == "> 10^8"
+    assert bounds_in_figures(Epsilon(8.5e8, 8.5e8)) == "≥ 10^8"
     assert bounds_in_figures(Epsilon(1.68, 84.0)) == "1.68–84"
     assert bounds_in_figures(Epsilon(0.0, math.inf)) == "≥ 0"
     assert bounds_in_figures(Epsilon(math.inf, math.inf)) == "infinite"
     assert equation(Epsilon(1.68, 84.0)) == "an ε between 1.68 and 84"
-    assert equation(Epsilon(8.5e8, math.inf)) == "ε > 10^8"
+    assert equation(Epsilon(8.5e8, math.inf)) == "ε ≥ 10^8"
     assert equation(Epsilon(2.0, 2.0)) == "ε = 2"

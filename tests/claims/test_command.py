@@ -24,7 +24,26 @@ def test_arithmetic_alone_needs_no_code(call, claim_file):
     assert code == 0
     assert "Contradicted. The run claims ε = 10" in out
     assert "claim.epsilon-configured" in out
-    assert "> 10^9" in out
+    assert "≥ 10^9" in out
+
+
+def test_nothing_is_said_of_a_number_that_does_not_exist(call, tmp_path):
+    path = tmp_path / "claim.toml"
+    path.write_text('mechanism = "gaussian"\nclip = 1.0\nepsilon = 2.0\ndelta = 1e-5\nrounds = 5\n')
+    code, out, _ = call("claim", "--claim", path)
+    assert code == 0
+    assert "Cannot be checked." in out
+    assert "Arithmetic cannot be wrong" not in out
+    assert "assumed" not in out
+
+
+def test_nothing_is_trusted_where_no_code_is_imported(call, claim_file, tmp_path, monkeypatch):
+    def refuse(*words):
+        raise AssertionError("it would say that code is imported")
+
+    monkeypatch.setattr("fedattack.cli.commands.claim.trust_knowledge", refuse)
+    write_run(tmp_path / "record", Run(LAYERS, rounds=1))
+    assert call("claim", tmp_path, "--claim", claim_file)[0] == 0
 
 
 @pytest.mark.slow

@@ -264,7 +264,7 @@ def test_an_unknown_preset_or_key_is_told_and_the_rest_runs(go, audits, what):
 def test_progress_counts_cells(go):
     lines: list[str] = []
     go(only=["dataset=digits"], tell=lines.append)
-    assert lines[0] == "4 cells: 0 are there, 2 to run"
-    assert lines[1] == "cell 1 of 2: us · digits · 1"
+    assert lines[0] == "4 runs: 0 done before, 2 to do now"
+    assert lines[1] == "run 1 of 2: us · digits · 1"
     assert re.search(r", paper 12\.5, \d+\.\d min$", lines[2])
-    assert lines[3] == "cell 2 of 2: us · digits · 0.1"
+    assert lines[3] == "run 2 of 2: us · digits · 0.1"

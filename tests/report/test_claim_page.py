@@ -41,10 +41,10 @@ def test_the_answer_stands_first(html):
     text = Page(html).text
     for words in (
         "Is ε = 10 true?",
-        "Contradicted No: ε of the run of 5 rounds is above 10⁹ by arithmetic, and 10 is claimed.",
+        "Contradicted No: ε of the run of 5 rounds is at least 10⁹ by arithmetic, and 10 is claimed.",
         "Contradicted in 4 of 4 checks: by arithmetic, by the record, "
         f"by noise that is missing (client {claims.NODES[3]}) and by a test of the mechanism.",
-        "10 claimed > 10⁹ by arithmetic",
+        "10 claimed ≥ 10⁹ by arithmetic",
         "A test told two updates apart in 8,000 of 8,000 tries",
         "20,000 times below 2",
         "Make the noise larger: σ = 2.24 in place of 4.84e-05.",
@@ -147,8 +147,8 @@ def test_named_clients_alone_contradict_a_claim(sheet):
 def test_a_headline_that_rests_on_chance_says_how_sure_it_is(sheet):
     value = readable(sheet)
     value["findings"] = [finding for finding in value["findings"] if finding["name"] == "claim.epsilon-measured"]
-    said = "No: at 95 %, ε of the run of 5 rounds is above 10⁹ by a test of the mechanism, and 10 is claimed."
-    assert short_of(value).replace("at least", "above") == said
+    said = "No: at 95 %, ε of the run of 5 rounds is at least 10⁹ by a test of the mechanism, and 10 is claimed."
+    assert short_of(value) == said
 
 
 def test_no_guarantee_at_all_is_said_so(sheet):
@@ -271,7 +271,7 @@ def test_a_run_folder_says_what_became_of_its_claim(folder, sheet):
     html = write_report(folder).read_text()
     assert '<a href="claim.html">Is a privacy guarantee claimed, and is it true?</a>' in html
     assert "privacy claim contradicted" in Page(html).text
-    assert "No: ε of the run of 5 rounds is above 10⁹ by arithmetic" in Page(html).text
+    assert "No: ε of the run of 5 rounds is at least 10⁹ by arithmetic" in Page(html).text
     assert (folder / "claim.html").read_text() == render_claim(sheet)
     assert html == render_html(example.findings(), example.run(), claim=sheet)
 

@@ -2,6 +2,7 @@ import json
 import re
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from fedattack.base.errors import ReportError
@@ -261,3 +262,9 @@ def test_text_from_outside_stays_text(tmp_path):
     heads = [line for line in markdown.splitlines() if line.startswith("|")]
     # The markup's and the table's own bars are escaped, so each row has as many cells as its head.
     assert {len(re.findall(r"(?<!\\)\|", line)) for line in heads} == {8}
+
+
+@pytest.mark.parametrize(("largest", "end"), [(0.008, 0.8), (0.3, 30), (0.6, 100), (0.0, 100)])
+def test_an_axis_of_rates_ends_where_there_is_nothing_more_to_see(largest, end):
+    drawn = [np.array([np.nan, 100 * largest]), np.array([np.nan, np.nan])]
+    assert compare._limits(*drawn) == pytest.approx((-0.04 * end, 1.04 * end))

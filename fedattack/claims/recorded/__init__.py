@@ -5,11 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from fedattack.base.errors import DataError, short
 from fedattack.claims.claim import Claim
 from fedattack.claims.recorded.findings import recorded_dict, recorded_findings, sentence_of
 from fedattack.claims.recorded.testimony import Testimony, expected_of
 from fedattack.claims.recorded.watch import look_at_records
 from fedattack.record import Record, records_in
+from fedattack.record.folder import Part
+from fedattack.record.nodes import read_nodes
+
+# Letters of a client's name.
+_NAME = 60
 
 __all__ = ["Testimony", "recorded_dict", "recorded_findings", "sentence_of", "testify"]
 
@@ -40,6 +46,8 @@ def testify(claim: Claim, folder: Path, *, sends_models: bool) -> tuple[Testimon
         testimony.lacks = testimony.expected.lacks
     if testimony.lacks:
         return testimony, records
+    for run in records:
+        _read_names(folder, run, testimony)
     look_at_records(records, testimony)
     late = 0
     for record in records.values():
@@ -47,6 +55,21 @@ def testify(claim: Claim, folder: Path, *, sends_models: bool) -> tuple[Testimon
     if late:
         testimony.note(f"{late:,} late replies are left out")
     return testimony, records
+
+
+def _read_names(folder: Path, run: str, testimony: Testimony) -> None:
+    """Learn from the truth of a run folder, where it has one, what clients are called."""
+    truth = Part(folder, run).truth
+    if not truth.exists():
+        return
+    try:
+        names = read_nodes(truth, DataError, "clients are called by their nodes")
+    except DataError as cause:
+        # A record can be examined without the names.
+        testimony.note(str(cause))
+        return
+    for node, client in names.items():
+        testimony.names[run, node] = short(client, _NAME)
 
 
 def _find_hindrance(record: Record, sends_models: bool) -> str:

@@ -28,8 +28,9 @@ from fedattack.privacy import Epsilon
 from fedattack.privacy.gaussian import epsilon_of
 from fedattack.record import Record
 
-# Names that a reason has room for.
+# Sentences, and names of clients, that a reason has room for.
 _NAMED = 5
+_MOST_NAMED = 20
 _NO_NUMBERS = "no update of the record has only finite numbers and differs from what the client had received"
 _NO_REACH = "the claim lacks clip, so it is unknown how far one unit moves an update"
 
@@ -146,12 +147,14 @@ def _judge_missing(claim: Claim, testimony: Testimony) -> ClaimFinding:
         verdict=verdict,
         reason=reason,
         notes=tuple(_describe_noticed(testimony)),
-        clients=tuple(party.node for party in named if party.node),
+        clients=tuple(party.name for party in named if party.node),
     )
 
 
 def _list_faulty(testimony: Testimony) -> list[Party]:
-    return [party for party in testimony.parties if party.faults]
+    faulty = [party for party in testimony.parties if party.faults]
+    # Shorter names first: 2 stands before 10.
+    return sorted(faulty, key=lambda party: (not party.node, party.run, len(party.name), party.name))
 
 
 def _find_missing(testimony: Testimony, named: Sequence[Party]) -> tuple[str, str]:
@@ -159,7 +162,7 @@ def _find_missing(testimony: Testimony, named: Sequence[Party]) -> tuple[str, st
     unexamined = [party for party in testimony.parties if party.unexamined]
     hidden = _join([f"{_name_party(party)} cannot be examined: {party.unexamined}" for party in unexamined])
     if named:
-        faults = _join([f"{_name_party(party)}: {next(iter(party.faults.values()))}" for party in named])
+        faults = _describe_faults(testimony, named)
         return CONTRADICTED, f"{faults}; {hidden}" if hidden else faults
     if testimony.expected.scale is None:
         return UNCHECKED, testimony.expected.lacks
@@ -171,6 +174,32 @@ def _find_missing(testimony: Testimony, named: Sequence[Party]) -> tuple[str, st
     if unseen:
         return UNCHECKED, unseen
     return CONSISTENT, "each message can contain noise of the claimed size, and missing noise would be noticed"
+
+
+def _describe_faults(testimony: Testimony, named: Sequence[Party]) -> str:
+    """Say once which clients lack the claimed noise; of all other faults, in words, whose they are."""
+    silent = [party for party in named if party.node and "noise" in party.faults]
+    texts = [_describe_missing(testimony, silent)] if silent else []
+    texts.append(
+        _join([f"{_name_party(party)}: {next(iter(party.faults.values()))}" for party in named if party not in silent])
+    )
+    return "; ".join(filter(None, texts))
+
+
+def _describe_missing(testimony: Testimony, silent: Sequence[Party]) -> str:
+    """Say in one sentence how little noise several clients sent: the most that one of them may have sent."""
+    expected = testimony.expected
+    most, where = max(min(party.bounds) for party in silent)
+    names = [_name_party(party).removeprefix("client ") for party in silent[:_MOST_NAMED]]
+    if len(silent) > _MOST_NAMED:
+        names.append(f"{len(silent) - _MOST_NAMED:,} more")
+    noise = f"at most {expected.draws.word} = {most:.3g} in {where}, where {expected.scale:.3g} is claimed"
+    if len(silent) == 1:
+        return f"client {names[0]} did not send the claimed noise: {noise}"
+    who = f"{len(silent):,} of {len(testimony.clients):,} clients did not send"
+    if len(silent) == len(testimony.clients):
+        who = "no client sent"
+    return f"{who} the claimed noise: {noise}. Clients: {', '.join(names)}"
 
 
 def _describe_unseen(testimony: Testimony) -> str:
@@ -195,7 +224,7 @@ def _join(texts: Sequence[str]) -> str:
 
 
 def _name_party(party: Party) -> str:
-    who = f"client {party.node}" if party.node else "the sums"
+    who = f"client {party.name}" if party.node else "the sums"
     return f"{who} of {party.run}" if party.run else who
 
 
@@ -245,6 +274,7 @@ def _describe_client(party: Party) -> dict[str, Any]:
     return {
         "run": party.run,
         "node": party.node,
+        "name": party.name,
         "updates": len(party.bounds) or len(party.multipliers),
         "noise_at_most": noise,
         "where": where,

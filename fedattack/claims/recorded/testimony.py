@@ -118,6 +118,8 @@ class Party:
         What contradicts the claim: the first of each kind, in words.
     unexamined
         Why a message could not be examined wholly: the first reason; empty if all could.
+    name
+        What the auditor calls the client; its node where that is not known.
     """
 
     run: str
@@ -128,6 +130,7 @@ class Party:
     noticed: set[str] = field(default_factory=set)
     faults: dict[str, str] = field(default_factory=dict)
     unexamined: str = ""
+    name: str = ""
 
     def skip(self, round_: Round, why: str) -> None:
         """Note why a message cannot be examined; of several reasons the first one is kept."""
@@ -175,6 +178,8 @@ class Testimony:
         What a reader should know besides, a sentence each.
     lacks
         Why there is nothing to look at; empty if there is.
+    names
+        What the auditor calls clients, by run and node, as far as it is known.
     noise_error, norm_error
         How often one test of the noise in one array, or of the length of one update, names somebody by accident.
     """
@@ -186,6 +191,7 @@ class Testimony:
     tests: dict[str, Test] = field(default_factory=dict)
     notes: dict[str, None] = field(default_factory=dict)
     lacks: str = ""
+    names: dict[tuple[str, str], str] = field(default_factory=dict)
     noise_error: float = 0.0
     norm_error: float = 0.0
 
@@ -204,7 +210,9 @@ class Testimony:
     def party(self, run: str, node: str) -> Party:
         """Return what is known of a client, or of the sums of a run, whose node is empty."""
         parties = self.clients if node else self.sums
-        return parties.setdefault((run, node), Party(run, node))
+        if (run, node) not in parties:
+            parties[run, node] = Party(run, node, name=self.names.get((run, node), node))
+        return parties[run, node]
 
     def test(self, name: str, what: str) -> Test:
         """Return the test of this name."""

@@ -24,7 +24,7 @@ from fedattack.cli.steps import (
 if TYPE_CHECKING:
     from fedattack.attacks import Attack
     from fedattack.audit.gate import Condition
-    from fedattack.grids.whatif.page import AlteredCell
+    from fedattack.grids.whatif.altered import AlteredCell
 
 
 def what_if(
@@ -133,14 +133,20 @@ def what_if(
 
 
 def _show(out: Path, cells: "Sequence[AlteredCell]") -> None:
-    from fedattack.grids.whatif.page import list_glances, list_not_asked
+    from fedattack.grids.whatif.altered import list_not_asked
+    from fedattack.grids.whatif.page import list_glances, list_sentences
     from fedattack.report.words import NOTHING
 
+    for paragraph in list_sentences(cells):
+        out_console.print(escape(f"{paragraph}\n"), soft_wrap=True)
     for table in list_glances(cells):
         rows = []
-        for label, value, interval, verdict in table.rows:
-            rows.append((label, verdict if value == NOTHING else f"{value} ({interval}), {verdict}"))
-        show_table(f"{table.title} ({table.caption})", ("what if", "result"), rows)
+        for label, result, chance, null, verdict in table.rows:
+            if result == NOTHING:
+                rows.append((label, verdict, ""))
+            else:
+                rows.append((label, f"{result}, {verdict}", f"{chance}; {null}"))
+        show_table(f"{table.title} ({table.caption})", ("what if", "result", "chance; null run"), rows)
     for line in list_not_asked(cells):
         out_console.print(escape(f"not asked: {line}"), soft_wrap=True)
     show_page("What if", out / "what-if.html")

@@ -16,9 +16,10 @@ from fedattack.grids.cell import CELLS
 from fedattack.grids.engine import Design, Outcome, run_grid
 from fedattack.grids.page import Results
 from fedattack.grids.whatif.alteration import NOTHING, Alteration, alter_record
+from fedattack.grids.whatif.altered import AlteredCell
 from fedattack.grids.whatif.asked import list_siblings
 from fedattack.grids.whatif.copying import copy_knowledge, copy_truth
-from fedattack.grids.whatif.page import AlteredCell, list_limits, write_pages
+from fedattack.grids.whatif.page import list_limits, write_pages
 from fedattack.record import Record
 from fedattack.record.folder import Part, copy_zoos, read_study, write_study
 from fedattack.record.project import ALTERED, copy_record

@@ -1,57 +1,20 @@
 """A run as it was beside its altered copies, as one HTML page and as Markdown."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import partial
+from collections.abc import Sequence
+from dataclasses import replace
 from itertools import chain
 
+from fedattack.attacks.registry import threat_of
 from fedattack.attacks.threat import ADAPTIVE
-from fedattack.audit.finding import Finding
 from fedattack.grids.measure import add_twins
 from fedattack.grids.page import Results
-from fedattack.grids.whatif.alteration import Alteration
+from fedattack.grids.whatif.altered import AlteredCell, list_not_asked
+from fedattack.grids.whatif.summary import list_changes, list_steps
 from fedattack.record.project import ALTERED
 from fedattack.report.compare import Run, by_setting, table_of
 from fedattack.report.page import Page, Passage
 from fedattack.report.section import PageTable
-from fedattack.report.words import printable_all
-
-
-@dataclass(frozen=True)
-class AlteredCell:
-    """What was found of one altered copy, or of the run as it was.
-
-    Attributes
-    ----------
-    alteration
-        What was changed.
-    run
-        What was found; ``None`` if nothing could be asked.
-    not_asked
-        By attack, why it was not made.
-    adaptive
-        Whether the attackers who can know a defence were told of this one.
-    """
-
-    alteration: Alteration
-    run: Run | None
-    not_asked: Mapping[str, str] = field(default_factory=dict)
-    adaptive: bool = False
-
-    @property
-    def findings(self) -> list[Finding]:
-        """What was found; nothing where nothing could be asked."""
-        return self.run.findings if self.run else []
-
-    @property
-    def headlines(self) -> list[Finding]:
-        """The headlines among these."""
-        return [finding for finding in self.findings if finding.headline]
-
-    def measures(self, name: str) -> bool:
-        """Whether there is a finding of this name; without a name, a headline."""
-        names = [finding.name for finding in self.findings]
-        return name in names or (not name and bool(self.headlines))
+from fedattack.report.words import NOTHING, printable_all, shown, verdict_in_words, with_interval
 
 
 def list_limits(cells: Sequence[AlteredCell]) -> list[str]:
@@ -90,21 +53,13 @@ def _describe_knowing(cells: Sequence[AlteredCell]) -> str:
     )
 
 
-def list_not_asked(cells: Sequence[AlteredCell]) -> list[str]:
-    """Say in a line each which attacks were not made, and why."""
-    lines = []
-    for cell in cells:
-        for name, why in cell.not_asked.items():
-            lines.append(f"{cell.alteration.label}, {name}: {why}")
-    return lines
-
-
 def write_pages(cells: Sequence[AlteredCell], results: Results) -> dict[str, str]:
     """Write ``what-if.html`` and ``what-if.md``."""
     clean = printable_all(dict(results))
     runs = _list_runs(cells)
     names = _list_names(runs)
-    tables, plots = list(map(partial(table_of, runs, [ALTERED]), names)), []
+    tables = [_tabulate(cells, runs, name) for name in names]
+    plots = []
     # Only figures that compare something.
     for index, name in enumerate(_list_headlines(runs, names)):
         having = [run for run in runs if name in run.names]
@@ -117,6 +72,8 @@ def write_pages(cells: Sequence[AlteredCell], results: Results) -> dict[str, str
     shared = dict(runs[0].facts["setting"])
     shared.pop(ALTERED, None)
     passages = [
+        Passage("lines", "In short", "short", list_sentences(cells)),
+        Passage("lines", "What to do about what remains", "next", list_steps(runs)),
         Passage("figures", "At a glance", "glance", list_glances(cells)),
         Passage("lines", "What this cannot tell", "limits", clean["limits"]),
         Passage("lines", "Not asked, and why", "not-asked", printable_all(list_not_asked(cells))),
@@ -134,19 +91,46 @@ def write_pages(cells: Sequence[AlteredCell], results: Results) -> dict[str, str
     return {"what-if.md": page.to_markdown(), "what-if.html": page.to_html()}
 
 
+def list_sentences(cells: Sequence[AlteredCell]) -> list[str]:
+    """Say in a paragraph for each altered copy what became of each answer."""
+    runs = _list_runs(cells)
+    return list_changes(cells, runs, _group_headlines(runs))
+
+
 def list_glances(cells: Sequence[AlteredCell]) -> list[PageTable]:
-    """Put each headline in a table of its own, with a row for each run."""
+    """Put each question in a table of its own, with a row for each run.
+
+    The columns are the run, the result with its interval, chance, the null run, and the verdict.
+    """
     runs = _list_runs(cells)
     tables = []
-    for name in _list_headlines(runs, _list_names(runs)):
-        table = table_of(runs, [ALTERED], name)
-        # Value, interval and verdict, without chance and baselines, which are in the whole table.
-        rows = [[*row[:3], row[-1]] for row in table.rows]
-        caption = name
-        if name not in runs[0].names:
+    for group in _group_headlines(runs):
+        rows = []
+        for cell, run in zip(cells, runs, strict=True):
+            label = cell.alteration.label
+            names = [name for name in group if name in run.names]
+            if not names:
+                rows.append([label, NOTHING, NOTHING, NOTHING, cell.explain_absence(group[0])])
+                continue
+            finding = run.find_named(names[0])
+            result = with_interval(finding.to_dict(), finding.units)
+            guesses = [shown(number, finding.units) for number in (finding.chance, finding.null_value)]
+            rows.append([label, result, *guesses, verdict_in_words(finding)])
+        having = [run for run in runs if group[0] in run.names]
+        caption = group[0]
+        for sums in group[1:]:
+            caption += f"; of sums {sums}"
+        if len(group) == 1 and group[0] not in runs[0].names:
             caption += ": an attack on sums, which the original run did not make"
-        tables.append(PageTable(table.title, caption, ["what if", *table.header[1:3], "verdict"], rows))
+        title = table_of(having, [ALTERED], group[0]).title
+        tables.append(PageTable(title, caption, ["what if", "result", "chance", "null run", "verdict"], rows))
     return tables
+
+
+def _tabulate(cells: Sequence[AlteredCell], runs: Sequence[Run], name: str) -> PageTable:
+    """Write all numbers of one finding, with a row for each run."""
+    reasons = {run.name: cell.explain_absence(name) for cell, run in zip(cells, runs, strict=True)}
+    return table_of(runs, [ALTERED], name, lambda run: reasons[run.name])
 
 
 def _list_runs(cells: Sequence[AlteredCell]) -> list[Run]:
@@ -179,3 +163,22 @@ def _list_headlines(runs: Sequence[Run], names: Sequence[str]) -> list[str]:
             if name + ADAPTIVE in names:
                 headlines[name + ADAPTIVE] = None
     return list(headlines)
+
+
+def _group_headlines(runs: Sequence[Run]) -> list[list[str]]:
+    """Put headlines together that measure the same of one question, and of which each run has one at most.
+
+    An attack on sums takes the place of one on single replies.
+    """
+    groups: list[list[str]] = []
+    for name in _list_headlines(runs, _list_names(runs)):
+        attack, _, metric = name.partition(".")
+        for group in groups:
+            other, _, same = group[0].partition(".")
+            overlaps = any(name in run.names and {*group} & {*run.names} for run in runs)
+            if threat_of(attack) is threat_of(other) is not None and metric == same and not overlaps:
+                group.append(name)
+                break
+        else:
+            groups.append([name])
+    return groups

@@ -27,7 +27,7 @@ def test_a_cell_is_made_once_and_shared_by_table_and_figure(tmp_path):
     only = ("--only", "framework=fedavg", "--only", "dataset=digits", "--only", "dataset=cifar10", "--only", "alpha=1")
     table = fedattack("sia-table3", *small, *only, "--only", "local-epochs=1", "--json", cwd=tmp_path)
     assert table.returncode == 0, table.stderr
-    assert "cell 1 of 1: fedavg · digits · 1 · 1" in table.stderr
+    assert "run 1 of 1: fedavg · digits · 1 · 1" in table.stderr
     results = json.loads(table.stdout)
     (done,) = [cell for cell in results["cells"] if cell["state"] == "done"]
     assert done["place"] == {"framework": "fedavg", "dataset": "digits", "alpha": 1.0, "local-epochs": 1}
@@ -43,7 +43,7 @@ def test_a_cell_is_made_once_and_shared_by_table_and_figure(tmp_path):
 
     figure = fedattack("sia-fig5", *small, *only, cwd=tmp_path)
     assert figure.returncode == 0, figure.stderr
-    assert "1 are there, 0 to run" in figure.stderr
+    assert "1 done before, 0 to do now" in figure.stderr
     (again,) = [
         cell
         for cell in json.loads((tmp_path / "paper" / "sia-fig5.json").read_text())["cells"]
@@ -78,7 +78,7 @@ def test_a_cell_made_on_a_cluster_is_the_one_made_here(tmp_path):
         ray.shutdown()
         machines.shutdown()
     assert there.returncode == 0, there.stderr
-    assert "cell 1 of 1: fedavg · digits · 1 · 1: " in there.stderr
+    assert "run 1 of 1: fedavg · digits · 1 · 1: " in there.stderr
     here = fedattack("sia-table3", "--out", "here", *words, cwd=tmp_path)
     assert here.returncode == 0, here.stderr
     cells = [cell for cell in json.loads(there.stdout)["cells"] if cell["state"] == "done"]

@@ -45,5 +45,5 @@ def test_a_strength_and_a_defence_that_the_preset_cannot_take(tmp_path):
     assert len(before) == 2
     again = tradeoff("quickstart", *small, "--defence", "sparsify=1", cwd=tmp_path)
     assert again.returncode == 0, again.stderr
-    assert "2 are there, 0 to run" in again.stderr
+    assert "2 done before, 0 to do now" in again.stderr
     assert {path: path.stat().st_mtime_ns for path in before} == before

@@ -7,8 +7,8 @@ import pytest
 from fedattack.base.errors import NeedsError, RunError
 from fedattack.grids.cell import Request
 from fedattack.grids.whatif.alteration import NOTHING, Alteration
+from fedattack.grids.whatif.altered import AlteredCell
 from fedattack.grids.whatif.design import Altering, what_if
-from fedattack.grids.whatif.page import AlteredCell
 from fedattack.record.folder import Part
 from fedattack.report.compare import read_compared
 from tests.report import example, pages

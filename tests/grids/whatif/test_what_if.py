@@ -104,7 +104,7 @@ def test_the_page_puts_all_side_by_side_and_says_what_it_cannot_tell(asked):
     for label in cells_of(asked):
         assert label in text
     assert "How training would have gone." in text
-    assert "secure aggregation, sia: it needs each client's reply" in text
+    assert "cannot be made any more: the server sees only sums" in text
     links = re.findall(r'href="(cells/[^"]*)"', page)
     assert len(links) == 5
     assert all((asked / link).exists() for link in links)
