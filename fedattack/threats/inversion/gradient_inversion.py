@@ -603,7 +603,9 @@ class _Problem:
             order.append(draw_counts(parts, self._sizes))
         moved, statistics = self._client.follow_all(parameters, buffers, x, targets, *order)
         unit = self._how.method != "l2"
-        apart = half_squared_distance([moved[name] for name in wanted], [*wanted.values()], self._scale[batches], unit=unit)
+        apart = half_squared_distance(
+            [moved[name] for name in wanted], [*wanted.values()], self._scale[batches], unit=unit
+        )
         objectives = _stretch(apart + self._unexplained[batches] + _LEAST_DISTANCE)
         if self._statistics:
             apart_by = distances(statistics, _rows(self._statistics, batches))
