@@ -62,6 +62,14 @@ _LONGEST_LINE, _LAST_WORDS = 10_000, 100_000
 _WHERE = "the app's answers"
 _HINT = "expected a file that fedattack.apps.answering writes"
 
+# By ``-m`` the module would be named __main__, and other processes that it begins could not import it.
+_ANSWER = """
+from fedattack.base.imports import importing
+with importing():
+    from fedattack.apps.answering import main
+main()
+"""
+
 BY_ESTIMATOR = ("losses come from the app's own ", "clients send the rows that ")
 """How notes begin that losses are an estimator's."""
 
@@ -438,8 +446,7 @@ def _run(request: Path, answers: Path, place: Path, say: Callable[[int, int], No
     RunError
         If it crashes, or ends without answers.
     """
-    # By ``-m`` the module would be named __main__, and other processes that it begins could not import it.
-    command = [sys.executable, "-c", "from fedattack.apps.answering import main; main()", str(request)]
+    command = [sys.executable, "-c", _ANSWER, str(request)]
     with (
         tempfile.TemporaryFile() as errors,
         subprocess.Popen(

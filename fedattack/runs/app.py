@@ -68,7 +68,7 @@ def run_module(module: str, job: object) -> str:
         paths = [str(app_folder()), *filter(None, [os.environ.get("PYTHONPATH")])]
         done = subprocess.run(
             # -P: the job's folder, in which this runs, is no place to import from.
-            [sys.executable, "-P", "-m", module, str(file)],
+            [sys.executable, "-P", "-m", "fedattack.runs.module", module, str(file)],
             capture_output=True,
             text=True,
             cwd=folder,

@@ -93,6 +93,8 @@ def _environment(home: Path) -> dict[str, str]:
         # Whatever the name says: with 0, Ray takes 127.0.0.1 for this machine's address, and listens nowhere else.
         "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
         "RAY_TMPDIR": str(home),
+        # Ray would start a worker a CPU in advance, which no client uses: theirs have an environment of their own.
+        "RAY_prestart_worker_first_driver": "0",
         "RAY_USAGE_STATS_ENABLED": "0",
     }
 

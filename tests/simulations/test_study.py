@@ -146,26 +146,6 @@ def test_records_that_occur_twice_have_no_single_owner(tmp_path):
     assert all(rows.count(target) == 1 for target in targets)
 
 
-@pytest.mark.slow
-def test_prepare_as_a_process_fails_in_one_line(tmp_path):
-    config = {
-        **DEFAULTS,
-        "alpha": 0.0001,
-        "clients": 40,
-        "knowledge": str(tmp_path / "k"),
-        "truth": str(tmp_path / "t"),
-    }
-    (tmp_path / "configs.json").write_text(json.dumps([config]))
-    done = subprocess.run(
-        [sys.executable, "-m", "simulations.prepare", str(tmp_path / "configs.json")],
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-    )
-    assert done.returncode == 2
-    assert done.stderr.strip().count("\n") == 0
-
-
 DEALT = [
     {"clients": 3},
     {"clients": 4, "property": "membership", "targets": 2, "positives": 0.5, "records-per-client": 20},
