@@ -450,6 +450,7 @@ def test_a_run_folder_may_lie_in_the_apps_and_a_run_that_is_ended_leaves_nothing
 def test_rounds_are_counted_while_the_app_runs(tmp_path, monkeypatch):
     def run(runner, on_poll):
         on_poll()
+        (tmp_path / "out" / "flower.log").write_text("INFO :      \t├── Number of rounds: 5\n")
         write_record(record, ["100", "101"], rounds=2)
         on_poll()
 
@@ -460,4 +461,4 @@ def test_rounds_are_counted_while_the_app_runs(tmp_path, monkeypatch):
     watch = Watch(step=lambda what, done, total: steps.append((what, done, total)))
     (tmp_path / "app").mkdir()
     running.run_app(App(tmp_path / "app"), order_into(tmp_path / "out"), watch=watch)
-    assert steps == [("train rounds", 0, None), *[("train rounds", 2, None)] * 2]
+    assert steps == [("train rounds", 0, None), *[("train rounds", 2, 5)] * 2]

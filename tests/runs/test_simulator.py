@@ -421,7 +421,8 @@ def test_an_app_names_no_superlink_of_its_own(tmp_path: Path) -> None:
     # `flwr run` would use the SuperLink that it names, which all projects of a machine share.
     with Simulator(write_app(tmp_path / "app"), supernodes=3, log=tmp_path / "run.log") as runner:
         copied = (home_of(runner) / "app" / "pyproject.toml").read_text()
-    assert "shared" not in copied and 'fault = "none"' in copied
+    assert "shared" not in copied
+    assert 'fault = "none"' in copied
     assert "shared" in (tmp_path / "app" / "pyproject.toml").read_text()
 
 
