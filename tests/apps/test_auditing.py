@@ -447,6 +447,19 @@ def test_a_run_folder_may_lie_in_the_apps_and_a_run_that_is_ended_leaves_nothing
     assert signal.getsignal(signal.SIGTERM) is before
 
 
+@pytest.mark.parametrize(
+    ("module", "named"),
+    [("digits.client_ap", "clientapp"), ("digits", "clientapp"), ("server", "serverapp"), ("torchvision", "")],
+)
+def test_a_module_that_is_not_there_is_named_where_the_app_states_it(tmp_path, module, named):
+    components = 'serverapp = "server:app"\nclientapp = "digits.client_ap:app"'
+    (tmp_path / "pyproject.toml").write_text(f"[tool.flwr.app.components]\n{components}\n")
+    with pytest.raises(RunError) as failed, running._explaining_imports(App(tmp_path)):
+        raise RunError(f"the run did not complete: ModuleNotFoundError: No module named '{module}'; see flower.log")
+    assert ("[tool.flwr.app.components] of pyproject.toml names it" in str(failed.value)) == bool(named)
+    assert f"; {named}" in str(failed.value)
+
+
 def test_rounds_are_counted_while_the_app_runs(tmp_path, monkeypatch):
     def run(runner, on_poll):
         on_poll()
