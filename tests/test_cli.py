@@ -743,7 +743,24 @@ def test_progress_without_a_terminal_is_a_few_lines(capsys):
     lines = capsys.readouterr().err.splitlines()
     assert lines[0] == "train seed-0"
     assert lines[-1] == "attack"
-    assert lines[1:-1] == [f"train seed-0: {done} of 600" for done in range(60, 601, 60)]
+    assert lines[1:-1] == [f"train seed-0: {60 * count} of 600 after {count} min" for count in range(1, 11)]
+
+
+def test_few_steps_are_each_told_of_and_no_line_comes_twice(capsys):
+    now = 0.0
+    steps = PlainSteps(clock=lambda: now)
+    for second in range(1801):
+        now = float(second)
+        # Nothing but the first round is ever recorded, and Flower says late how many there are to be.
+        steps.step("train rounds", int(second >= 30), 3 if second >= 10 else None)
+    lines = capsys.readouterr().err.splitlines()
+    waits = [f"train rounds: 1 of 3, no news for {minutes} min" for minutes in (1, 2, 4, 8, 16)]
+    assert lines == ["train rounds", "train rounds: 1 of 3", *waits]
+    steps.step("train rounds", 2, 3)
+    steps.step("train rounds", 3, 3)
+    steps.step("train rounds", 0, 3)
+    lines = capsys.readouterr().err.splitlines()
+    assert lines == ["train rounds: 2 of 3 after 30 min", "train rounds: 3 of 3 after 30 min", "train rounds"]
 
 
 def test_quiet_leaves_out_progress_and_notes(call, tmp_path):

@@ -535,7 +535,8 @@ def note_unanswered(out: Path, why: str) -> bool:
         return False
     study = folder.study
     untried = dict.fromkeys(THREATS, "no attack was made; the reason is above")
-    remedies = dict.fromkeys(THREATS, "what the reason above asks for")
+    # What would help is that of the reason above.
+    remedies: dict[str, str] = {}
     if study.get("attacks"):
         # Attacks were made, and the study says why others were not.
         untried, remedies = study.get("untried", {}), study.get("remedies", {})

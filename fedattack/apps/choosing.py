@@ -16,7 +16,7 @@ from fedattack.audit.judge import judge_of
 from fedattack.audit.opened import Run
 from fedattack.audit.reach import Prepared, Reach
 from fedattack.audit.truth import Truth
-from fedattack.audit.untried import find_fewest_obstacles, find_obstacles
+from fedattack.audit.untried import UNSTATED, find_fewest_obstacles, find_obstacles
 from fedattack.base.failures import Failure, failing_alone
 from fedattack.base.reasons import Reason, merge_reasons
 from fedattack.runs.forecast import needed_of
@@ -142,10 +142,16 @@ def _why_refused(name: str, runs: Sequence[Run], posed: Sequence[Posed]) -> Reas
     if name in posed[0].reasons:
         return posed[0].reasons[name]
     if how.of_few and (len(posed) > 1 or not posed[0].few):
+<<<<<<< HEAD
         what = f"it is only tried in a single run, on a client that has at most {SOME} examples"
         return Reason(what, UNFIT, f"a single run, with a client of at most {SOME} examples that are all witnessed")
     if how.of_few:
         return _refuse_search(runs[0])
+=======
+        return _require_few(runs[0])
+    if how.of_few and _are_many(runs[0]):
+        return _refuse_long_search(runs[0])
+>>>>>>> ready-unfinished
     if not how.is_slow:
         return None
     # A slow attack is made only where its result could count.
@@ -155,6 +161,17 @@ def _why_refused(name: str, runs: Sequence[Run], posed: Sequence[Posed]) -> Reas
         return None
     what = f"with {reach.size} no outcome could be a leak (the smallest possible p is {reach.least:.2g})"
     return Reason(what, UNFIT, f"another run, with {reach.enough}")
+
+
+def _require_few(run: Run) -> Reason:
+    """Say of whom alone examples are searched for, and how many examples the smallest client has if these are more."""
+    what = (
+        f"it is only tried in a single run, on a client that has at most {SOME} examples, all of which were "
+        "witnessed and are finite, when there are others that it does not hold"
+    )
+    if run.truth is not None and (least := int(run.truth.counts.sum(axis=1).min())) > SOME:
+        what += f"; the smallest client here has {least:,}"
+    return Reason(what, UNFIT, f"a single run, with a client of at most {SOME} examples that are all witnessed")
 
 
 def _reach(name: str, prepared: Sequence[Prepared], needed: float) -> Reach | None:
@@ -176,6 +193,9 @@ def _spare(attack: Attack, rounds: int) -> dict[str, str]:
 def _find_obstacles(attack: Attack, run: Run) -> list[Reason]:
     """Say why an attack cannot be made; a property is asked of sums, which single replies make."""
     obstacles = find_obstacles(attack, run)
+    if attack.in_apps.of_few:
+        # The auditor of an app writes no truth: it states examples of clients that have few.
+        obstacles = [_require_few(run) if reason.kind == UNSTATED else reason for reason in obstacles]
     if attack.in_apps.of_sums and run.sent.view == "individual":
         # `_attack_sums` computes the sums that such an attack needs.
         return [reason for reason in obstacles if reason.kind != VIEW]

@@ -1,7 +1,9 @@
 """The stage `run` of an audit: a copy of somebody's app runs, observed and witnessed, once for each seed."""
 
+import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -9,10 +11,10 @@ from typing import Any
 from fedattack.apps import superlink
 from fedattack.apps.app import App
 from fedattack.apps.order import Order
-from fedattack.apps.outside import count_rounds, observe_command, wrap_app
+from fedattack.apps.outside import count_rounds, observe_command, read_app, wrap_app
 from fedattack.apps.place import copy_files
 from fedattack.apps.witnessing import check_code, describe_besides, list_code, witness_of, witnesses_of
-from fedattack.base.errors import ConfigError, RecordError, short
+from fedattack.base.errors import ConfigError, RecordError, RunError, short
 from fedattack.base.untrusted import check_folder, remove_inside
 from fedattack.record import Record
 from fedattack.record.folder import STUDY, Part, new_parts, read_study, write_study
@@ -35,6 +37,9 @@ from fedattack.witness import HoldOut
 
 PlanDeparture = Callable[[str, Part, int, Path], None]
 """Plans what an active server sends, by its name, from a run with an honest one and its seed, into a file."""
+
+# As Python says it of a module that cannot be imported.
+_LACKING = re.compile(r"No module named '([\w.]+)'")
 
 _IDENTITY = {"app": "app", "seeds": "seeds", "commands": "command", "code": "code of the app"}
 """What a command has in common with the run that it goes on with, in the study, and its title."""
@@ -200,7 +205,28 @@ def _run_copy(
         with RUNTIMES[on](copy, app.supernodes, app.device, open_log(out)) as runner:
             # As where the app itself would run: relative paths mean the same, and what it writes is not the owner's.
             runner.cwd = cwd
-            return runner.run(config, on_poll=advance)
+            with _explaining_imports(app):
+                return runner.run(config, on_poll=advance)
+
+
+@contextmanager
+def _explaining_imports(app: App) -> Iterator[None]:
+    """Say of a run that failed since the app's own module is not there where its name is stated."""
+    try:
+        yield
+    except RunError as cause:
+        lacking = _LACKING.search(str(cause))
+        if lacking is None:
+            raise
+        components = read_app(app.folder)["tool"]["flwr"]["app"]["components"]
+        for key in ("clientapp", "serverapp"):
+            module = str(components.get(key, "")).partition(":")[0]
+            # The module itself, or a package that it lies in.
+            if f"{module}.".startswith(f"{lacking[1]}."):
+                raise RunError(
+                    f"{cause}; {key} in [tool.flwr.app.components] of pyproject.toml names it: correct it there"
+                ) from None
+        raise
 
 
 def _check_answers(part: Part, client_error: str | None, watch: Watch) -> None:

@@ -26,7 +26,7 @@ def title_of(attacks: Sequence[str], setting: Mapping[str, Any], name: str = "",
     if attacks and (threat := threat_of(attacks[0])):
         question = threat.question
     facts = []
-    if setting.get("clients") is not None:
+    if setting.get("clients"):
         facts.append(count_words(setting["clients"], "client"))
     data = _file_or_name(str(setting.get("dataset", name)))
     if data:
@@ -92,7 +92,7 @@ def _number(value: Any) -> float:
 
 
 def _clients(setting: Mapping[str, Any]) -> str:
-    share, count = _number(setting.get("fraction", 1.0)), _number(setting["clients"])
+    share, count = _number(setting.get("fraction", 1.0)), _number(setting.get("clients"))
     if not count:
         return UNKNOWN
     if 0 < share < 1:
@@ -103,6 +103,8 @@ def _clients(setting: Mapping[str, Any]) -> str:
 
 def _training(record: Record, setting: Mapping[str, Any]) -> str:
     rounds = len(record)
+    if is_empty(record):
+        return "not known: no round was recorded"
     if not rounds:
         return "none: the server sent no training message"
     text = f"{_FRAMEWORKS.get(record.protocol, record.protocol)}, {count_words(rounds, 'round')}"
@@ -123,7 +125,14 @@ def _runs(runs: Sequence[Run]) -> str:
     return f"{len(seeds)} (seeds {', '.join(seeds)})"
 
 
+def is_empty(record: Record) -> bool:
+    """Whether a record holds nothing at all, as of a run that failed before its first round ended."""
+    return not len(record) and next(record.others, None) is None
+
+
 def _view(record: Record) -> str:
+    if is_empty(record):
+        return "not known: no round was recorded"
     if record.view == "aggregate":
         # Absent where somebody else's record says nothing of how the sums were made.
         by = (record.manifest["aggregation"] or {}).get("by")

@@ -73,7 +73,9 @@ def setting_of(study: Mapping[str, Any], runs: Sequence[Run]) -> dict[str, Any]:
         # An empty setting stands for its default.
         if value != "":
             setting[name] = value
-    setting.setdefault("clients", len(_list_nodes(record)))
+    # Where nothing was recorded, nobody knows how many there are.
+    if nodes := _list_nodes(record):
+        setting.setdefault("clients", len(nodes))
     setting.setdefault("rounds", len(record))
     return setting
 

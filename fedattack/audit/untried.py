@@ -4,13 +4,16 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from fedattack.attacks import ATTACKS, Attack
-from fedattack.attacks.needs import FAILED, UNFIT, UNKNOWN
+from fedattack.attacks.needs import FAILED, UNFIT
 from fedattack.attacks.registry import THREATS
 from fedattack.attacks.threat import Threat
 from fedattack.audit.judge import judge_of
 from fedattack.audit.opened import Run
 from fedattack.base.failures import Failure, failing_alone
 from fedattack.base.reasons import NOTHING, Reason, merge_reasons
+
+UNSTATED = "unstated"
+"""Kind of a reason that says that the truth does not state what a judge compares with."""
 
 
 def untried_of(
@@ -103,6 +106,6 @@ def find_obstacles(attack: Attack, run: Run) -> list[Reason]:
         if unjudged:
             what = "the truth lacks what the judge needs"
             obstacles.append(
-                Reason(what, UNKNOWN, "a truth that states it, as `fedattack.audit.truth.write_truth` writes")
+                Reason(what, UNSTATED, "a truth that states it, as `fedattack.audit.truth.write_truth` writes")
             )
     return obstacles

@@ -69,7 +69,7 @@ class ClaimAnswer:
         if self.findings[0].verdict == CONTRADICTED:
             return 0.0
         # Each check that rests on chance errs in 5 % of runs; the sum bounds all of them (Bonferroni).
-        return round(ERROR * len(checks_by_chance([finding.name for finding in self.findings])), 2)
+        return round(ERROR * len(checks_by_chance({finding.name: finding.verdict for finding in self.findings})), 2)
 
     def to_dict(self) -> dict[str, Any]:
         """Copy into what JSON can hold; an infinite number is the text ``infinity``."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, TypeVar
 
@@ -155,9 +155,12 @@ def verdict_of(verdicts: Sequence[str]) -> str:
     return CONTRADICTED if CONTRADICTED in verdicts else verdicts[0]
 
 
-def checks_by_chance(names: Collection[str]) -> list[str]:
-    """List the checks that rest on chance, by the names of their findings; each errs by :data:`ERROR` at most."""
-    there = {*names}
+def checks_by_chance(verdicts: Mapping[str, str]) -> list[str]:
+    """List the checks that rest on chance and were made, by the verdicts of their findings.
+
+    Each errs by :data:`ERROR` at most. One whose findings all say that nothing can be checked cannot err.
+    """
+    there = {name for name, verdict in verdicts.items() if verdict != UNCHECKED}
     return [check for check, findings in _BY_CHANCE.items() if there & {*findings}]
 
 

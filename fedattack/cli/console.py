@@ -26,8 +26,11 @@ out_console = Console()
 
 err_console = Console(stderr=True)
 
-# A step tells of itself again after so many seconds if it is so much further, and after so many in any case.
+# A step tells of itself again after so many seconds if it is so much further, and after so many if it is further.
 _SECONDS, _SHARE, _LONG = 10.0, 0.1, 60.0
+
+# Of so many steps each is told of.
+_FEW_STEPS = 10
 
 WARNINGS = "warnings.log"
 """File of a run folder that has what libraries warned of."""
@@ -85,8 +88,27 @@ def _bars() -> Iterator[Callable[[str, int, int | None], None]]:
 
 
 @dataclass
+class _Told:
+    """What was said of a step last.
+
+    Attributes
+    ----------
+    begun, moved, at
+        When the step began, when it went on last, and when a line was printed last; in seconds.
+    done, said
+        How far it was when it went on last, and how far the last line said it was.
+    """
+
+    begun: float
+    moved: float
+    at: float
+    done: int
+    said: int
+
+
+@dataclass
 class PlainSteps:
-    """Progress as lines, for a log: one where a step starts, then few.
+    """Progress as lines, for a log: one where a step starts, then few, and none twice.
 
     Attributes
     ----------
@@ -95,19 +117,52 @@ class PlainSteps:
     """
 
     clock: Callable[[], float] = time.monotonic
-    _told: dict[str, tuple[float, float]] = field(default_factory=dict)
+    _told: dict[str, _Told] = field(default_factory=dict)
 
     def step(self, what: str, done: int, total: int | None) -> None:
-        """Print a line if the step is new, or much further than when it was last told of, or much time has passed."""
-        now, share = self.clock(), done / total if total else 0.0
-        if what in self._told:
-            then, before = self._told[what]
-            waited = now - then
-            # Bars of a log: at most one line in 10 s, for a tenth more, or in a minute.
-            if waited < _SECONDS or (share < before + _SHARE and waited < _LONG):
-                return
-        self._told[what] = now, share
-        err_console.print(escape(f"{what}: {done} of {total}" if total and done else what), soft_wrap=True)
+        """Print a line if the step is new, is much further than it was told of, or has stood still for long."""
+        now = self.clock()
+        told = self._told.get(what)
+        if told is None or done < told.done:
+            # Another seed's, or another cell's, step of the same name begins anew.
+            self._told[what] = _Told(now, now, now, done, done)
+            self._print(f"{what}: {done} of {total}" if total and done else what)
+            return
+        if done > told.done:
+            told.done, told.moved = done, now
+        if done > told.said:
+            if self._is_worth_a_line(told, now, total):
+                self._print(f"{what}: {_count(done, total)}{_after(now - told.begun)}")
+                told.at, told.said = now, done
+        elif now - told.moved >= _LONG and now - told.moved >= 2 * (told.at - told.moved):
+            # After 1, 2, 4, 8 … minutes: a step that stands still for hours fills no log.
+            self._print(f"{what}: {_count(done, total)}, no news for {_span(now - told.moved)}")
+            told.at = now
+
+    @staticmethod
+    def _is_worth_a_line(told: _Told, now: float, total: int | None) -> bool:
+        """Whether a step that went on is told of: each time if there are few, else rarely."""
+        if total and 1 < total <= _FEW_STEPS:
+            return True
+        waited = now - told.at
+        further = total is not None and (told.done - told.said) >= _SHARE * total
+        return waited >= _LONG or (waited >= _SECONDS and further)
+
+    @staticmethod
+    def _print(line: str) -> None:
+        err_console.print(escape(line), soft_wrap=True)
+
+
+def _count(done: int, total: int | None) -> str:
+    return f"{done} of {total}" if total else f"{done} so far"
+
+
+def _after(seconds: float) -> str:
+    return f" after {_span(seconds)}" if seconds >= _LONG else ""
+
+
+def _span(seconds: float) -> str:
+    return f"{seconds / _LONG:.0f} min"
 
 
 @contextmanager

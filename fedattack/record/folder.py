@@ -8,6 +8,7 @@ Several seeds have one subfolder each in the first four: ``record/seed-0`` and s
 its answer is ``DIR/claim.json`` and ``DIR/claim.html``.
 """
 
+import shlex
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -18,12 +19,12 @@ from typing import Annotated, Any, Literal, NotRequired
 from pydantic import ConfigDict, Field, StringConstraints, TypeAdapter, with_config
 from typing_extensions import TypedDict
 
-from fedattack.base.errors import RecordError
+from fedattack.base.errors import RecordError, short
 from fedattack.base.files import make_private, write_sealed
 from fedattack.base.settings import Value
 from fedattack.base.untrusted import PLAIN, check_folder, copy_files, read_sealed
 from fedattack.record.format import MANIFEST
-from fedattack.record.index import read_manifest, without_manifest
+from fedattack.record.index import read_index, read_manifest, without_manifest
 
 STUDY = "study.json"
 KNOWLEDGE = "knowledge.json"
@@ -34,6 +35,12 @@ LEFT_OUT = "left_out"
 """Key of a study, and of ``run.json``: what the report leaves out since it failed."""
 
 _STRICT = ConfigDict(extra="forbid", strict=True)
+
+# Characters of the longest command that a message has room for.
+_LONGEST_COMMAND = 160
+
+# Run folders that a message names.
+_FEW_RUNS = 5
 
 # Arrays, and notes of witnesses, of a run without an answer.
 _MOST_NOTED = 100_000
@@ -231,6 +238,37 @@ class RunFolder:
         return manifests
 
     @property
+    def unfinished(self) -> str:
+        """How the audit of an app goes on that was stopped before its attacks were made; empty for all other folders.
+
+        The folder may be of anybody: a command is shown only where it is one call of `fedattack audit` and no more.
+        """
+        study = self.study
+        # The stage that attacks notes them, and a page without an answer notes that there are none.
+        if "app" not in study or "attacks" in study or (self.path / "scores").exists():
+            return ""
+        count = sum(map(_count_rounds, new_parts(self.path, study.get("seeds", ()))))
+        said = "no round is recorded"
+        if count:
+            said = f"{count} round{'s' if count > 1 else ''} recorded so far"
+        said = f"{self.path}: the audit of {short(study['app'], 60)} has not ended ({said}). Continue it"
+        command = _find_audit_command(study.get("commands", ()))
+        if command:
+            return f"{said}: `{command}`"
+        return f"{said} by the command that began it, which {STUDY} there names"
+
+    def check_ended(self) -> None:
+        """Refuse the folder of an app's audit that has not ended.
+
+        Raises
+        ------
+        RecordError
+            If it is one; see :attr:`unfinished`.
+        """
+        if self.unfinished:
+            raise RecordError(self.unfinished)
+
+    @property
     def misplaced(self) -> dict[Path, str]:
         """By record that is not its seed's how it shows: another one is the same, or it has another seed."""
         seeds = self.study.get("seeds", [])
@@ -280,6 +318,53 @@ def find_parts(folder: Path) -> list[Part]:
     return RunFolder(folder).parts
 
 
+def explain_lack(folder: Path) -> str:
+    """Say of a folder that it holds no record, and what to do: go on with its audit, or give a run folder in it."""
+    if unfinished := RunFolder(folder).unfinished:
+        return unfinished
+    inside = []
+    # Names that nobody can take for something else, as they are shown.
+    for path in sorted(folder.iterdir()):
+        if PLAIN.fullmatch(path.name) and ((path / STUDY).is_file() or (path / "record" / MANIFEST).is_file()):
+            inside.append(path)
+    if len(inside) == 1:
+        return f"{folder} holds no record itself, and {inside[0].name} in it is a run folder; give {inside[0]}"
+    if inside:
+        names = ", ".join(path.name for path in inside[:_FEW_RUNS])
+        if len(inside) > _FEW_RUNS:
+            names += ", …"
+        return f"{folder} holds no record itself, but run folders: {names}; give one of them, such as {inside[0]}"
+    return (
+        f"{folder} holds no record: expected {MANIFEST} in it, in {folder / 'record'}, or in one folder per seed "
+        "there; point at what an observer, `fedattack audit` or `fedattack simulate` wrote"
+    )
+
+
+def _find_audit_command(commands: Sequence[str]) -> str:
+    """Return the command that began an audit; empty if a message cannot show it, or it would do anything else."""
+    command = next(iter(commands), "")
+    if len(command) > _LONGEST_COMMAND or not command.isprintable():
+        return ""
+    try:
+        words = shlex.split(command)
+    except ValueError:
+        # A quote is left open.
+        return ""
+    # Whoever wrote the folder may have meant harm: a command with an operator of the shell changes when it is joined.
+    if words[:2] != ["fedattack", "audit"] or shlex.join(words) != command:
+        return ""
+    return command
+
+
+def _count_rounds(part: Part) -> int:
+    """Count the whole rounds of a record that may not be there yet; none of one that cannot be read."""
+    try:
+        lines = read_index(part.record, read_manifest(part.record)).lines
+    except RecordError:
+        return 0
+    return sum(not line.unfinished for line in lines)
+
+
 def _without_manifest(record: Path) -> str:
     return f"{record} is a record without its {MANIFEST}; put it back, or move the rest away"
 
@@ -296,10 +381,7 @@ def _parts_of(folder: Path, records: Path) -> list[Part]:
     if not names and (lost := without_manifest(records)):
         raise RecordError(_without_manifest(lost[0]))
     if not names:
-        raise RecordError(
-            f"{folder} holds no record: expected {folder / 'record' / MANIFEST} or one folder per seed in "
-            f"{folder / 'record'}; let `fedattack simulate` or an observer write there"
-        )
+        raise RecordError(explain_lack(folder))
     # Shorter names first: seed-2 stands before seed-10.
     return [Part(folder, name) for name in sorted(names, key=lambda name: (len(name), name))]
 

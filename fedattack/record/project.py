@@ -14,6 +14,7 @@ from fedattack.base.errors import ConfigError, RecordError, short
 from fedattack.base.untrusted import check_folder, copy_files
 from fedattack.record.check import check_record
 from fedattack.record.exchange import Exchange, Reply
+from fedattack.record.folder import explain_lack
 from fedattack.record.format import FINAL, INDEX, MANIFEST, SIGNATURE, View
 from fedattack.record.index import file_of, without_manifest
 from fedattack.record.keep import Keep
@@ -214,10 +215,7 @@ def records_in(folder: Path) -> dict[str, Path]:
         raise RecordError(f"{path} is a record without its {MANIFEST}; put it back, or move the rest away")
     manifests = sorted([*folder.glob(f"*/{MANIFEST}"), *folder.glob(f"record/*/{MANIFEST}")])
     if not manifests:
-        raise RecordError(
-            f"{folder} holds no record: expected {MANIFEST} in it, or a run folder; point at what the observer or "
-            "`fedattack simulate` wrote"
-        )
+        raise RecordError(explain_lack(folder))
     return {str(path.parent.relative_to(folder)): path.parent for path in manifests}
 
 

@@ -538,10 +538,14 @@ def _privacy_claim(run: Mapping[str, Any], claim: Mapping[str, Any] | None) -> G
 
 
 def _in_plaintext(run: Mapping[str, Any]) -> list[Glance]:
-    names = run.get("observed", {}).get("in_plaintext")
+    observed = run.get("observed", {})
+    names = observed.get("in_plaintext")
     if names is None:
         return []
     question = "Do numbers reach the server in plaintext?"
+    # Replies to other messages than those of training are listed among what reached the server.
+    if not names and observed.get("rounds") == 0 and not run.get("reached", {}).get("rows"):
+        return [Glance(question, "No reply was recorded in this run.", said="not known")]
     if not names:
         return [Glance(question, "No.", said="nothing visible")]
     listed = names[:_MOST_NAMED]

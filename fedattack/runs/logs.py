@@ -15,6 +15,9 @@ _EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(\([\w.]+\))?(:|$)")
 
 RUN_ID = re.compile(r"Successfully started run (\d+)")
 
+# As a strategy's `start` says it, and as ServerApps of before it do.
+_PLANNED = re.compile(r"Number of rounds: (\d{1,6})\b|config: num_rounds=(\d{1,6})\b")
+
 _REFUSED = re.compile(r"Could not start run: (?!for )(.+)")
 
 _CLIENT_FAILURE = re.compile(
@@ -51,6 +54,12 @@ def exceptions_in(log: str) -> list[str]:
             in_traceback = False
             exceptions.append(line.strip())
     return [line for line in exceptions if line not in _WRAPPERS]
+
+
+def find_planned_rounds(log: str) -> int | None:
+    """Return how many rounds a run is to take, as its server says where it begins; ``None`` before that."""
+    found = _PLANNED.search(log)
+    return int(found[1] or found[2]) if found else None
 
 
 def client_error(log: str) -> str | None:

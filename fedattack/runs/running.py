@@ -1,6 +1,7 @@
 """What runs of a preset and of somebody's app have in common: a locked folder, and one seed after the other."""
 
-from collections.abc import Callable, Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,8 +13,18 @@ from fedattack.base.untrusted import remove_inside
 from fedattack.record import Record
 from fedattack.record.folder import STUDY, Part, new_parts, read_study, write_study
 from fedattack.record.format import INDEX, MANIFEST
+from fedattack.runs.logs import find_planned_rounds
 from fedattack.runs.pace import Pace
 from fedattack.runs.watch import Watch
+
+LOG = "flower.log"
+"""File of a run folder that has what Flower prints."""
+
+# Seconds without a new round, after which people are told where they can look.
+_LONG = 60.0
+
+# Bytes of a run's log in which its server says how many rounds there are to be.
+_BEGINNING = 2**17
 
 Run = Callable[[Callable[[], None]], None]
 """Trains one seed to its end, and calls what it is given whenever a round may have been recorded."""
@@ -156,18 +167,61 @@ def run_in_turn(
     if rounds is not None:
         pace = Pace("training", "rounds", rounds * len(every), 2, watch.say)
     for parts, run in runs:
+        follower = _LogFollower(out / LOG, rounds, watch)
 
-        def advance(parts: Sequence[Part] = parts) -> None:
+        def advance(parts: Sequence[Part] = parts, follower: _LogFollower = follower) -> None:
             """Say how far the seed is that is being trained: the last one of which there is something new."""
             counts = {part: _count_lines(part) for part in every}
             begun = [part for part in parts if counts[part] > before[part]]
             current = [*parts[:1], *begun][-1]
-            watch.step(f"train {current.name or 'rounds'}", counts[current], rounds)
+            watch.step(f"train {current.name or 'rounds'}", counts[current], follower.find_rounds())
+            follower.notice(counts)
             if pace is not None and counts != before:
                 pace.seen(sum(counts.values()))
 
         run(advance)
     write_study(out, study | {"finished": now()})
+
+
+class _LogFollower:
+    """Follows what Flower prints of one run: how many rounds it takes, if nobody says, and where that can be read.
+
+    Parameters
+    ----------
+    log
+        The log, to which the run's output is appended.
+    rounds
+        How many rounds there are; ``None`` to read it in the log.
+    watch
+        Is told of the log once, if nothing new is recorded for a minute.
+    clock
+        Seconds.
+    """
+
+    def __init__(
+        self, log: Path, rounds: int | None, watch: Watch, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._log, self._rounds, self._watch, self._clock = log, rounds, watch, clock
+        self._start = log.stat().st_size if log.exists() else 0
+        self._counts: Mapping[Part, int] = {}
+        self._since = clock()
+        self._told = False
+
+    def find_rounds(self) -> int | None:
+        """Return how many rounds the run takes; ``None`` for as long as the log does not say it."""
+        if self._rounds is None and self._log.exists():
+            with self._log.open("rb") as file:
+                file.seek(self._start)
+                self._rounds = find_planned_rounds(file.read(_BEGINNING).decode("utf-8", "replace"))
+        return self._rounds
+
+    def notice(self, counts: Mapping[Part, int]) -> None:
+        """Take notice of how many rounds are recorded."""
+        if counts != self._counts:
+            self._counts, self._since = counts, self._clock()
+        elif not self._told and self._clock() - self._since >= _LONG and self._log.exists():
+            self._told = True
+            self._watch.say("note", f"no round was recorded in the last minute; Flower's own log is {self._log}")
 
 
 def _count_lines(part: Part) -> int:
@@ -178,7 +232,7 @@ def _count_lines(part: Part) -> int:
 
 def open_log(out: Path) -> Path:
     """Return the file of what Flower prints; its owner alone can read it."""
-    log = out / "flower.log"
+    log = out / LOG
     open_private(log, "ab").close()
     return log
 

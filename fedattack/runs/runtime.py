@@ -17,7 +17,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import tomli_w
 
@@ -30,6 +30,8 @@ from fedattack.runs.logs import RUN_ID, client_error, failure_reason, refusal_re
 from fedattack.runs.private import end_guard, start_guard
 
 POLL_SECONDS = 0.25
+
+_PYPROJECT = "pyproject.toml"
 
 RAY_TOKEN = "ray-token"  # noqa: S105 - the name of a file
 """File of a runtime's private folder: the token without which its Ray refuses every request."""
@@ -140,7 +142,7 @@ class Runtime(ABC):
     cwd: Path | None = None
 
     def __init__(self, app: Path, *, log: Path) -> None:
-        if not (app / "pyproject.toml").is_file():
+        if not (app / _PYPROJECT).is_file():
             raise ConfigError(f"Flower app {app}: expected a folder with a pyproject.toml, found none; give its path")
         self.app = app.resolve()
         self.log = log.resolve()
@@ -160,6 +162,7 @@ class Runtime(ABC):
             (self._home / "cwd").mkdir()
             make_secret(self._home / RAY_TOKEN)
             copy_app(self.app, self._home / "app")
+            self._drop_connections()
         except BaseException:
             self._close()
             raise
@@ -172,13 +175,29 @@ class Runtime(ABC):
 
     def declare(self, defaults: Mapping[str, str | int | float | bool]) -> None:
         """Add keys to those that the copy of the app declares, with their defaults: Flower refuses all others."""
-        file = self._private("app") / "pyproject.toml"
-        project = tomllib.loads(file.read_text(encoding="utf-8"))
+        project = self._read_project()
         config = project["tool"]["flwr"]["app"]["config"]
         if {*defaults} - {*config}:
             # The app's own defaults win over those that are added.
             project["tool"]["flwr"]["app"]["config"] = {**defaults, **config}
-            file.write_text(tomli_w.dumps(project), encoding="utf-8")
+            self._write_project(project)
+
+    def _drop_connections(self) -> None:
+        """Remove the federations that an older app names from its copy.
+
+        ``flwr run`` would make one of them its connection, in place of this runtime's: often the local SuperLink that
+        all projects of a machine share, for whose start it waits for 15 seconds and no longer.
+        """
+        project = self._read_project()
+        flower = project.get("tool", {}).get("flwr", {})
+        if flower.pop("federations", None) is not None:
+            self._write_project(project)
+
+    def _read_project(self) -> dict[str, Any]:
+        return tomllib.loads((self._private("app") / _PYPROJECT).read_text(encoding="utf-8"))
+
+    def _write_project(self, project: Mapping[str, Any]) -> None:
+        (self._private("app") / _PYPROJECT).write_text(tomli_w.dumps(project), encoding="utf-8")
 
     def run(
         self,
@@ -230,11 +249,10 @@ class Runtime(ABC):
         log = self._logged_since(log_size)
         run_id = RUN_ID.search(log)
         if run_id is None:
-            raise RunError(
-                f"flwr did not start the run: {refusal_reason(log)}; "
-                f"check the run config against [tool.flwr.app.config] in {self.app / 'pyproject.toml'}, "
-                f"the whole log is in {self.log}"
-            )
+            reason = refusal_reason(log).rstrip(".")
+            if "config" in reason.lower():
+                reason += "; compare the run config with [tool.flwr.app.config] in the app's pyproject.toml"
+            raise RunError(f"flwr did not start the run: {reason}; the whole log is in {self.log}")
         if client.returncode == 0:
             status, details = self._status(run_id[1])
         else:

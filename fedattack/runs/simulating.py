@@ -146,6 +146,7 @@ def stopped_study(out: Path) -> dict[str, Any]:
         If `out` holds no run that can be gone on with: settings of a form or in a range that no preset has.
     """
     study = read_study(out)
+    RunFolder(out).check_ended()
     needed = {"preset", "settings", "seeds", "commands", "runtime"}
     if needed - study.keys() or not study["seeds"]:
         raise ConfigError(

@@ -92,6 +92,7 @@ class Simulator(Runtime):
         """
         if self._superlink is not None and self._superlink.poll() is None:
             return
+        why = ""
         # The port may be taken between finding it and listening: then another one is tried.
         for _ in range(SUPERLINK_START_ATTEMPTS):
             port = free_port()
@@ -101,5 +102,8 @@ class Simulator(Runtime):
             )
             if _listens(self._superlink, port):
                 return
+            why = "ended at once"
+            if self._superlink.poll() is None:
+                why = f"did not start within {SUPERLINK_START_SECONDS:.0f} s, as on a busy machine"
             self._stop()
-        raise RunError(f"no SuperLink came up on this machine; see the end of {self.log}")
+        raise RunError(f"Flower's SuperLink {why}; run the same command again; the log is in {self.log}")

@@ -22,13 +22,14 @@ from fedattack.apps.witnessing import witness_of
 from fedattack.attacks import Scores
 from fedattack.attacks.registry import THREATS
 from fedattack.audit.finding import NO_EVIDENCE
+from fedattack.audit.opened import open_records
 from fedattack.audit.truth import HeldRecords
 from fedattack.base.errors import ConfigError, FaultError, NeedsError, RunError, TrustError
 from fedattack.base.files import FolderLock
 from fedattack.base.untrusted import PRIVATE
 from fedattack.cli.apps import ENOUGH_CLIENTS
 from fedattack.record import Exchange, RecordWriter, Reply
-from fedattack.record.folder import Part, read_study, write_study
+from fedattack.record.folder import Part, RunFolder, read_study, write_study
 from fedattack.record.others import Others
 from fedattack.report import read_run
 from fedattack.runs.pipeline import choose_attacks, judge_folder
@@ -75,6 +76,20 @@ def test_all_that_applies_is_made_and_judged(part):
     assert {*headlines} == {"sia", "membership", "inversion", "exact", "labels", "plaintext"}
     (recognised,) = (finding for finding in findings if finding.metric == "recognised")
     assert recognised.n == 6
+
+
+def test_an_app_whose_clients_all_have_many_examples_is_told_so(part):
+    """Nobody who audits an app can write a truth for it."""
+    (posed,) = pose_all([part])
+    known = posed.knowledge
+    (run,) = open_records(RunFolder(part.folder), lambda part: known, truth=True)
+    assert run.truth is not None
+    assert "inversion" not in choosing.list_unasked([], {}, run, [posed])
+    many = replace(run.truth, records=None, counts=run.truth.counts + SOME)
+    reason = choosing.list_unasked([], {}, replace(run, truth=many), [posed])["inversion"]
+    assert f"a client that has at most {SOME} examples" in reason.what
+    assert reason.what.endswith(f"the smallest client here has {many.counts.sum(axis=1).min():,}")
+    assert reason.remedy == f"a single run, with a client of at most {SOME} examples that are all witnessed"
 
 
 @pytest.mark.slow
@@ -447,9 +462,23 @@ def test_a_run_folder_may_lie_in_the_apps_and_a_run_that_is_ended_leaves_nothing
     assert signal.getsignal(signal.SIGTERM) is before
 
 
+@pytest.mark.parametrize(
+    ("module", "named"),
+    [("digits.client_ap", "clientapp"), ("digits", "clientapp"), ("server", "serverapp"), ("torchvision", "")],
+)
+def test_a_module_that_is_not_there_is_named_where_the_app_states_it(tmp_path, module, named):
+    components = 'serverapp = "server:app"\nclientapp = "digits.client_ap:app"'
+    (tmp_path / "pyproject.toml").write_text(f"[tool.flwr.app.components]\n{components}\n")
+    with pytest.raises(RunError) as failed, running._explaining_imports(App(tmp_path)):
+        raise RunError(f"the run did not complete: ModuleNotFoundError: No module named '{module}'; see flower.log")
+    assert ("[tool.flwr.app.components] of pyproject.toml names it" in str(failed.value)) == bool(named)
+    assert f"; {named}" in str(failed.value)
+
+
 def test_rounds_are_counted_while_the_app_runs(tmp_path, monkeypatch):
     def run(runner, on_poll):
         on_poll()
+        (tmp_path / "out" / "flower.log").write_text("INFO :      \t├── Number of rounds: 5\n")
         write_record(record, ["100", "101"], rounds=2)
         on_poll()
 
@@ -460,4 +489,4 @@ def test_rounds_are_counted_while_the_app_runs(tmp_path, monkeypatch):
     watch = Watch(step=lambda what, done, total: steps.append((what, done, total)))
     (tmp_path / "app").mkdir()
     running.run_app(App(tmp_path / "app"), order_into(tmp_path / "out"), watch=watch)
-    assert steps == [("train rounds", 0, None), *[("train rounds", 2, None)] * 2]
+    assert steps == [("train rounds", 0, None), *[("train rounds", 2, 5)] * 2]

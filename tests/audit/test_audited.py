@@ -2,11 +2,13 @@ from dataclasses import replace
 
 import pytest
 
+from fedattack.attacks import Knowledge
 from fedattack.audit.audited import UNKNOWN, audited_of, title_of
 from fedattack.audit.describe import setting_of, threat_model_of
-from fedattack.audit.opened import open_runs
+from fedattack.audit.opened import Run, open_runs
 from fedattack.audit.untried import untried_of
-from fedattack.record.folder import RunFolder
+from fedattack.record import Record, RecordWriter
+from fedattack.record.folder import Part, RunFolder
 from fedattack.runs.presets import load_preset, preset_names, resolve_settings
 from tests.audit.test_run import attack_all
 from tests.worlds.federation import CLIENTS, write_run
@@ -55,6 +57,16 @@ def test_a_record_from_elsewhere_says_what_it_does_not_know(evidence):
     assert facts["runs"] == "1 (seed 0)"
     assert facts["the server sees"] == "each client's reply"
     assert facts["date"].rsplit(" ", 1)[1].isdigit()
+
+
+def test_a_record_without_a_round_says_nothing_of_the_run(tmp_path):
+    RecordWriter(tmp_path / "record")
+    empty = [Run(Part(tmp_path, ""), 0, Record(tmp_path / "record"), Knowledge())]
+    setting = setting_of({}, empty)
+    assert "clients" not in setting
+    facts = audited_of({}, empty, setting)
+    assert facts["clients"] == UNKNOWN
+    assert facts["training"] == facts["the server sees"] == "not known: no round was recorded"
 
 
 @pytest.mark.parametrize(

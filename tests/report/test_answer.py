@@ -301,6 +301,19 @@ def test_in_short_each_attack_that_asks_the_same_is_named():
     assert [question for _, question, _ in in_short(others[:1])] == [question_of("aia")]
 
 
+@pytest.mark.parametrize(
+    ("observed", "reached", "said"),
+    [
+        ({"rounds": 0}, [], "not known"),
+        ({"rounds": 3}, [], "nothing visible"),
+        ({"rounds": 0}, [{"name": "age"}], "nothing visible"),
+    ],
+)
+def test_a_run_without_a_reply_does_not_tell_what_reaches_the_server(observed, reached, said):
+    run = {**RUN, "observed": {**observed, "in_plaintext": []}, "reached": {"rows": reached}, "unanswered": "it failed"}
+    assert overview_of([], run)[-1].said == said
+
+
 def test_the_overview_names_a_few_of_many_numbers_in_plaintext():
     run = {**RUN, "observed": {"in_plaintext": [f"pixel-{index}" for index in range(64)]}}
     line = overview_of(answers_of([asr()], run), run)[-1]

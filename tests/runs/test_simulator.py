@@ -39,6 +39,12 @@ clientapp = "clients.app:app"
 fault = "none"
 output = ""
 note = ""
+
+[tool.flwr.federations]
+default = "shared"
+
+[tool.flwr.federations.shared]
+options.num-supernodes = 2
 """
 SERVER = """
 import os
@@ -409,6 +415,27 @@ def test_a_run_config_value_of_another_type_is_refused(tmp_path: Path) -> None:
     simulator = Simulator(write_app(tmp_path), supernodes=2, log=tmp_path / "log")
     with pytest.raises(ConfigError, match=r"'rounds': expected a string, .* got list"):
         simulator.run({"rounds": [1, 2]})  # type: ignore[dict-item]
+
+
+def test_an_app_names_no_superlink_of_its_own(tmp_path: Path) -> None:
+    # `flwr run` would use the SuperLink that it names, which all projects of a machine share.
+    with Simulator(write_app(tmp_path / "app"), supernodes=3, log=tmp_path / "run.log") as runner:
+        copied = (home_of(runner) / "app" / "pyproject.toml").read_text()
+    assert "shared" not in copied
+    assert 'fault = "none"' in copied
+    assert "shared" in (tmp_path / "app" / "pyproject.toml").read_text()
+
+
+@pytest.mark.parametrize(("ended", "why"), [(0, "ended at once"), (None, "did not start within 60 s, as on a busy")])
+def test_a_superlink_that_does_not_start_is_told_apart_from_one_that_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ended: int | None, why: str
+) -> None:
+    process = SimpleNamespace(poll=lambda: ended, wait=lambda: 0)
+    monkeypatch.setattr(Simulator, "_start", lambda *words: process)
+    monkeypatch.setattr("fedattack.runs.simulator._listens", lambda process, port: False)
+    runner = Simulator(write_app(tmp_path / "app"), supernodes=3, log=tmp_path / "run.log")
+    with runner, pytest.raises(RunError, match=f"Flower's SuperLink {why}.*; run the same command again"):
+        runner.ensure_up()
 
 
 @pytest.fixture(scope="module")

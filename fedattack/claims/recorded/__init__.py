@@ -7,7 +7,7 @@ from pathlib import Path
 
 from fedattack.base.errors import DataError, short
 from fedattack.claims.claim import Claim
-from fedattack.claims.recorded.findings import recorded_dict, recorded_findings, sentence_of
+from fedattack.claims.recorded.findings import NO_ROUND, recorded_dict, recorded_findings, sentence_of
 from fedattack.claims.recorded.testimony import Testimony, expected_of
 from fedattack.claims.recorded.watch import look_at_records
 from fedattack.record import Record, records_in
@@ -44,6 +44,8 @@ def testify(claim: Claim, folder: Path, *, sends_models: bool) -> tuple[Testimon
     testimony.lacks = _find_hindrance(first, sends_models)
     if claim.central:
         testimony.lacks = testimony.expected.lacks
+    if not any(not round_.unfinished for record in records.values() for round_ in record):
+        testimony.lacks = NO_ROUND
     if testimony.lacks:
         return testimony, records
     for run in records:

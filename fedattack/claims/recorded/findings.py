@@ -28,7 +28,14 @@ from fedattack.privacy import Epsilon
 from fedattack.privacy.gaussian import epsilon_of
 from fedattack.record import Record
 
+<<<<<<< HEAD
 # Sentences, and names of clients, that a reason has room for.
+=======
+NO_ROUND = "the record has no whole round"
+"""Why a record was not looked at."""
+
+# Names that a reason has room for.
+>>>>>>> ready-unfinished
 _NAMED = 5
 _MOST_NAMED = 20
 _NO_NUMBERS = "no update of the record has only finite numbers and differs from what the client had received"
@@ -287,7 +294,9 @@ def sentence_of(claim: Claim, testimony: Testimony, findings: Sequence[ClaimFind
     """Say for people who are not statisticians what the record shows."""
     epsilon, missing = findings
     sentences = []
-    if epsilon.value is None:
+    if testimony.lacks == NO_ROUND:
+        sentences.append("The record was not checked: it has no whole round.")
+    elif epsilon.value is None:
         sentences.append(f"The record cannot show it: {epsilon.reason}.")
     else:
         of = scope_of(claim)

@@ -120,6 +120,7 @@ def attack(
     )
     declared.check_words()
     opened = RunFolder(folder)
+    opened.check_ended()
     # Here links and damage are refused, before torch is imported.
     _ = opened.parts
     (chosen,) = choose_attacks_on([name], given, device)

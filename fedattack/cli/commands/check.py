@@ -34,7 +34,8 @@ def check(
     Examples: `fedattack check runs/first`; `fedattack check audit --signer recorder.pem.pub`
     """
     from fedattack.record.check import CheckReport, check_record
-    from fedattack.record.folder import RunFolder
+    from fedattack.record.folder import RunFolder, explain_lack
+    from fedattack.record.format import MANIFEST
     from fedattack.record.signature import read_signer
     from fedattack.runs.asked import asked_of_knowledge, asked_of_study
     from fedattack.runs.code import list_own_code
@@ -47,10 +48,13 @@ def check(
     strangers: dict[Path, list[str]] = {}
     asks: list[str] = []
     known: list[str] = []
+    unfinished = ""
+    if folder.is_dir() and not (folder / "record").exists() and not (folder / MANIFEST).exists():
+        raise RecordError(explain_lack(folder))
     if (folder / "record").exists():
         opened = RunFolder(folder)
         paths, lost = [part.record for part in opened.parts_there], opened.lost
-        strangers = _list_strangers(opened)
+        strangers, unfinished = _list_strangers(opened), opened.unfinished
         # What --trust would follow is listed, so that it can be looked at first.
         own = {each.value for each in list_own_code(opened)}
         for request in (*asked_of_knowledge(opened), *asked_of_study(opened)):
@@ -66,6 +70,8 @@ def check(
             record_check.problems.append(f"it is signed by {signed}, not by {wanted}")
         record_check.problems.extend(strangers.get(path, ()))
         record_check.remarks.extend(_refusals(path))
+    if unfinished:
+        next(iter(checks.values())).remarks.append(unfinished)
     for path, line in lost.items():
         checks[str(path)] = CheckReport(problems=[line])
     if as_json:

@@ -50,6 +50,7 @@ def report(
     conditions = read_conditions(fail_if)
     check_device(device)
     opened = RunFolder(folder)
+    opened.check_ended()
     # An isolating server's findings may be there; only the record says so.
     check_conditions(conditions, scored_attacks(opened.parts), isolating=True)
     trusted = trust_knowledge(opened, trust)

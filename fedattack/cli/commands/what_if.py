@@ -92,6 +92,8 @@ def what_if(
     # Resolved: a link may lead into the run.
     if out.resolve().is_relative_to(folder.resolve()):
         raise ConfigError(f"{out} lies in {folder}, which must not change; give this comparison a folder elsewhere")
+    opened = RunFolder(folder)
+    opened.check_ended()
     parts, attacks = check_run(folder, cells)
     # Attacks on sums that ask the same are possible after --secagg.
     possible = [*attacks, *(list_siblings(attacks) if secagg else [])]
@@ -99,7 +101,6 @@ def what_if(
     check_attacks(possible, given)
     check_conditions(conditions, possible, isolating=True)
     check_room(parts, out, cells, keep_records=request.keep_records)
-    opened = RunFolder(folder)
     trusted = trust_knowledge(opened, trust)
     if trust:
         trusted |= trust_asked(asked_of_study(opened))

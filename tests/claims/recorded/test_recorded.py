@@ -9,6 +9,7 @@ from fedattack.claims.advice import Given, steps_of
 from fedattack.claims.check import check_claim
 from fedattack.claims.finding import CONSISTENT, CONTRADICTED, UNCHECKED
 from fedattack.claims.recorded.findings import recorded_epsilon
+from fedattack.claims.words import answer_lines
 from fedattack.privacy.gaussian import epsilon_of
 from fedattack.record import Exchange, RecordWriter, Reply
 from fedattack.record.nodes import note_node
@@ -383,3 +384,12 @@ def test_as_many_rounds_as_claimed_or_fewer_are_no_mismatch(check):
     recorded, _ = seen(check(Run(LAYERS, rounds=2, sigma=10.0), **MORE_ROUNDS))
     assert recorded.verdict == CONSISTENT
     assert recorded.rounds is None
+
+
+def test_a_record_without_a_whole_round_is_not_checked_and_cannot_err(tmp_path):
+    RecordWriter(tmp_path / "r")
+    answer = check_claim(claim(**GAUSSIAN), record=tmp_path / "r")
+    assert [finding.verdict for finding in seen(answer)] == [UNCHECKED] * 2
+    assert answer.sentence.endswith("The record was not checked: it has no whole round.")
+    assert answer.error_rate == 0
+    assert "contradicted by accident" not in answer_lines(answer)[0]
