@@ -1,5 +1,6 @@
 """Import what takes seconds to import in less of them, or meanwhile."""
 
+import atexit
 import gc
 import threading
 from collections.abc import Callable, Iterator
@@ -33,6 +34,17 @@ def _age_objects() -> None:
         gc.freeze()
         # What is no longer frozen is in the oldest generation, wherever it was before.
         gc.unfreeze()
+
+
+def end_without_collections() -> None:
+    """Let this process end without collections, which take a second: what is left goes with the process."""
+    atexit.register(_freeze_objects)
+
+
+def _freeze_objects() -> None:
+    # Libraries that are bound by nanobind, such as Triton, would list what is not collected as leaked.
+    if not any(kind.__module__ == "nanobind" for kind in type.__subclasses__(type)):
+        gc.freeze()
 
 
 @contextmanager

@@ -1,7 +1,5 @@
 """The command line: all commands, and one line for whatever goes wrong."""
 
-import atexit
-import gc
 import io
 import os
 import sys
@@ -16,6 +14,7 @@ from typer.core import TyperCommand, TyperGroup
 from fedattack.base.errors import ConfigError, FedAttackError, RunError, short
 from fedattack.base.extra import what_to_install
 from fedattack.base.failures import is_of_memory
+from fedattack.base.imports import end_without_collections
 from fedattack.base.version import __version__
 from fedattack.cli.commands.attack import attack
 from fedattack.cli.commands.audit import audit
@@ -180,8 +179,7 @@ def main() -> None:
     _write_any_text()
     # Threads of torch that wait for each other sleep: by default they take a core meanwhile, also from other programs.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    # Collections at the end would take a second: what is left goes with the process.
-    atexit.register(gc.freeze)
+    end_without_collections()
     try:
         # standalone_mode=False: click raises, and this function says what and ends.
         code = app(prog_name="fedattack", standalone_mode=False)

@@ -1,17 +1,14 @@
 """Run a module of the app in a process of its own, as ``python -m`` does, but in less processor time."""
 
-import atexit
-import gc
 import sys
 from importlib import import_module
 
-from fedattack.base.imports import importing
+from fedattack.base.imports import end_without_collections, importing
 
 
 def main() -> None:
     """Call what a module calls its ``main``: ``python -m fedattack.runs.module MODULE ARGUMENT``."""
-    # Collections at the end would take a second: what is left goes with the process.
-    atexit.register(gc.freeze)
+    end_without_collections()
     # The module reads the command line as if it had been called itself.
     del sys.argv[0]
     with importing():

@@ -1,6 +1,9 @@
 import gc
 import importlib
+import subprocess
+import sys
 import threading
+from importlib.util import find_spec
 
 import pytest
 
@@ -51,6 +54,31 @@ def test_frozen_objects_stay_frozen():
         assert gc.get_freeze_count() == count > 0
     finally:
         gc.unfreeze()
+
+
+ENDED = """
+import atexit, gc
+from fedattack.base.imports import end_without_collections
+atexit.register(lambda: print("frozen:", gc.get_freeze_count() > 0))
+end_without_collections()
+"""
+BOUND = """
+class Meta(type):
+    __module__ = "nanobind"
+"""
+
+
+@pytest.mark.parametrize(("besides", "frozen"), [("", True), (BOUND, False)])
+def test_nothing_is_collected_at_the_end_unless_a_library_would_list_it_as_leaked(besides, frozen):
+    # What is registered first is called last.
+    done = subprocess.run([sys.executable, "-c", ENDED + besides], capture_output=True, text=True, check=True)
+    assert done.stdout == f"frozen: {frozen}\n"
+
+
+@pytest.mark.skipif(not find_spec("triton"), reason="needs Triton")
+def test_triton_lists_nothing_as_leaked():
+    done = subprocess.run([sys.executable, "-c", f"{ENDED}import triton"], capture_output=True, text=True, check=True)
+    assert done.stderr == ""
 
 
 def test_modules_are_imported_beside_other_work():
