@@ -756,11 +756,15 @@ def test_few_steps_are_each_told_of_and_no_line_comes_twice(capsys):
     lines = capsys.readouterr().err.splitlines()
     waits = [f"train rounds: 1 of 3, no news for {minutes} min" for minutes in (1, 2, 4, 8, 16)]
     assert lines == ["train rounds", "train rounds: 1 of 3", *waits]
-    steps.step("train rounds", 2, 3)
-    steps.step("train rounds", 3, 3)
-    steps.step("train rounds", 0, 3)
+    for done in (2, 3, 0):
+        now += 5
+        steps.step("train rounds", done, 3)
     lines = capsys.readouterr().err.splitlines()
     assert lines == ["train rounds: 2 of 3 after 30 min", "train rounds: 3 of 3 after 30 min", "train rounds"]
+    # What takes no time is told of once.
+    for done in range(5):
+        steps.step("sia on the record", done, 4)
+    assert capsys.readouterr().err.splitlines() == ["sia on the record"]
 
 
 def test_quiet_leaves_out_progress_and_notes(call, tmp_path):

@@ -4,6 +4,7 @@ import os
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -89,6 +90,8 @@ def app_of(folder: Path, changes: Sequence[str] = (), supernodes: int | None = N
     folder = folder.expanduser().resolve()
     if folder.name == "pyproject.toml":
         folder = folder.parent
+    if not folder.is_dir():
+        raise ConfigError(f"there is no folder {folder}; {_suggest_folder(folder)}give the folder of a Flower app")
     project = read_app(folder)
     flower = project["tool"]["flwr"]
     known: dict[str, Any] = {}
@@ -101,6 +104,15 @@ def app_of(folder: Path, changes: Sequence[str] = (), supernodes: int | None = N
         declared, counted_by = _read_configured_supernodes()
     count, counted = declared or SUPERNODES, declared is not None
     return App(folder, _read_changes(known, changes, folder), count, counted, counted_by, "seed" in known)
+
+
+def _suggest_folder(folder: Path) -> str:
+    """Name the app whose folder is spelt much like one that is not there; empty if there is none."""
+    if not folder.parent.is_dir():
+        return ""
+    apps = [path.parent.name for path in folder.parent.glob("*/pyproject.toml")]
+    near = get_close_matches(folder.name, apps, n=1)
+    return f"did you mean {near[0]}? " if near else ""
 
 
 def app_of_command(words: Sequence[str]) -> App:

@@ -142,16 +142,9 @@ def _why_refused(name: str, runs: Sequence[Run], posed: Sequence[Posed]) -> Reas
     if name in posed[0].reasons:
         return posed[0].reasons[name]
     if how.of_few and (len(posed) > 1 or not posed[0].few):
-<<<<<<< HEAD
-        what = f"it is only tried in a single run, on a client that has at most {SOME} examples"
-        return Reason(what, UNFIT, f"a single run, with a client of at most {SOME} examples that are all witnessed")
+        return _require_few(runs[0])
     if how.of_few:
         return _refuse_search(runs[0])
-=======
-        return _require_few(runs[0])
-    if how.of_few and _are_many(runs[0]):
-        return _refuse_long_search(runs[0])
->>>>>>> ready-unfinished
     if not how.is_slow:
         return None
     # A slow attack is made only where its result could count.
@@ -165,10 +158,7 @@ def _why_refused(name: str, runs: Sequence[Run], posed: Sequence[Posed]) -> Reas
 
 def _require_few(run: Run) -> Reason:
     """Say of whom alone examples are searched for, and how many examples the smallest client has if these are more."""
-    what = (
-        f"it is only tried in a single run, on a client that has at most {SOME} examples, all of which were "
-        "witnessed and are finite, when there are others that it does not hold"
-    )
+    what = f"it is only tried in a single run, on a client that has at most {SOME} examples"
     if run.truth is not None and (least := int(run.truth.counts.sum(axis=1).min())) > SOME:
         what += f"; the smallest client here has {least:,}"
     return Reason(what, UNFIT, f"a single run, with a client of at most {SOME} examples that are all witnessed")

@@ -1,7 +1,9 @@
 """The stage `run` of an audit: a copy of somebody's app runs, observed and witnessed, once for each seed."""
 
 import re
+import shlex
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -13,7 +15,7 @@ from fedattack.apps.app import App
 from fedattack.apps.order import Order
 from fedattack.apps.outside import count_rounds, observe_command, read_app, wrap_app
 from fedattack.apps.place import copy_files
-from fedattack.apps.witnessing import check_code, describe_besides, list_code, witness_of, witnesses_of
+from fedattack.apps.witnessing import check_code, describe_besides, list_code, remove_locks, witness_of, witnesses_of
 from fedattack.base.errors import ConfigError, RecordError, RunError, short
 from fedattack.base.untrusted import check_folder, remove_inside
 from fedattack.record import Record
@@ -41,8 +43,13 @@ PlanDeparture = Callable[[str, Part, int, Path], None]
 # As Python says it of a module that cannot be imported.
 _LACKING = re.compile(r"No module named '([\w.]+)'")
 
-_IDENTITY = {"app": "app", "seeds": "seeds", "commands": "command", "code": "code of the app"}
-"""What a command has in common with the run that it goes on with, in the study, and its title."""
+_IDENTITY = {
+    "app": "another app",
+    "seeds": "other seeds",
+    "commands": "another command",
+    "code": "another version of the app",
+}
+"""What a command has in common with the run that it goes on with, in the study, and how another one is called."""
 
 
 def find_stopped(app: App, out: Path, seeds: Sequence[int], command: str) -> dict[str, Any]:
@@ -64,15 +71,42 @@ def find_stopped(app: App, out: Path, seeds: Sequence[int], command: str) -> dic
     wanted = {"app": app.folder.name, "seeds": [*seeds], "commands": [command], "code": app.code}
     for key, title in _IDENTITY.items():
         if study.get(key) != wanted[key]:
-            got = f"got {short(str(wanted[key]), 80)}"
-            if key == "code":
-                got = "it has changed since"
+            how = _describe_difference(key, study.get(key), wanted[key])
             raise ConfigError(
-                f"{out} holds a run of another {title}, and only the command that began it, which {STUDY} there "
-                f"names, can continue it: expected {short(str(study.get(key)), 80)}, {got}; give this run another "
-                "folder"
+                f"{out} holds a run of {title}: {how}; give this run another folder, or continue that one "
+                f"with the command that began it, which {STUDY} there names"
             )
     return study
+
+
+def _describe_difference(key: str, before: Any, now: Any) -> str:
+    """Say in what a command differs from the run that is there already."""
+    if key == "code":
+        return "the app's files have changed since it began"
+    if key != "commands":
+        return f"that one has {_list_plainly(before)}, this one {_list_plainly(now)}"
+    ours, theirs = Counter(_split_words(now)), Counter(_split_words(before))
+    said = []
+    # In the order of each command: an option stands before its value.
+    for what, words in (("adds", ours - theirs), ("leaves out", theirs - ours)):
+        if words:
+            said.append(f"{what} `{short(shlex.join(words.elements()), 60)}`")
+    return f"this command {' and '.join(said or ['has the same words in another order'])}"
+
+
+def _list_plainly(value: Any) -> str:
+    if isinstance(value, list):
+        return short(", ".join(map(str, value)), 60)
+    return short(str(value), 60)
+
+
+def _split_words(commands: Any) -> list[str]:
+    """Split the first of several commands into words; one with an open quote stays whole."""
+    command = next(iter(commands or ()), "")
+    try:
+        return shlex.split(command)
+    except ValueError:
+        return [command]
 
 
 def run_app(app: App, order: Order, *, plan: PlanDeparture | None = None, watch: Watch) -> tuple[Part, ...]:
@@ -156,6 +190,9 @@ def _run(
             )
     advance()
     _check_answers(part, client_error, watch)
+    if on != SUPERLINK and app.command is None:
+        # All of the run's processes have ended, and no client can wait for a file of these.
+        remove_locks(witness_of(part))
     if on == SUPERLINK:
         superlink.check_witnessed(Record(part.record), witness_of(part), watch)
     note_code(out, list_code(witness.model for witness in witnesses_of(part)))

@@ -31,6 +31,12 @@ def witness_of(part: Part) -> Path:
     return part.folder / WITNESS / part.name
 
 
+def remove_locks(folder: Path) -> None:
+    """Remove the empty files by which witnesses took turns, once none of them is at work any more."""
+    for lock in folder.glob(".*.lock"):
+        lock.unlink(missing_ok=True)
+
+
 def witnesses_of(part: Part) -> tuple[Witness, ...]:
     """Read what was witnessed of a run; nothing where no client was."""
     folder = witness_of(part)

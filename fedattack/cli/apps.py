@@ -112,6 +112,10 @@ def audit_app(
 
     # Words are checked before a run, which takes minutes.
     out, command = out.expanduser().absolute(), steps.command_line()
+    if app.folder.is_relative_to(out.resolve()):
+        raise ConfigError(
+            f"--out {out}: the app itself is there; give the run a folder of its own, such as runs/{app.folder.name}"
+        )
     app = replace(app, hold_out=choices.hold_out or 0.0, server=choices.server or "", device=device)
     order = _order(choices, out, command, device, gates)
     order.asked.functions.check_there(app.folder)

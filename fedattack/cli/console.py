@@ -29,8 +29,8 @@ err_console = Console(stderr=True)
 # A step tells of itself again after so many seconds if it is so much further, and after so many if it is further.
 _SECONDS, _SHARE, _LONG = 10.0, 0.1, 60.0
 
-# Of so many steps each is told of.
-_FEW_STEPS = 10
+# Of so many steps each is told of that took longer than this, in seconds.
+_FEW_STEPS, _SHORT = 10, 1.0
 
 WARNINGS = "warnings.log"
 """File of a run folder that has what libraries warned of."""
@@ -141,10 +141,10 @@ class PlainSteps:
 
     @staticmethod
     def _is_worth_a_line(told: _Told, now: float, total: int | None) -> bool:
-        """Whether a step that went on is told of: each time if there are few, else rarely."""
-        if total and 1 < total <= _FEW_STEPS:
-            return True
+        """Whether a step that went on is told of: each time if there are few that take long, else rarely."""
         waited = now - told.at
+        if total and 1 < total <= _FEW_STEPS and waited > _SHORT:
+            return True
         further = total is not None and (told.done - told.said) >= _SHARE * total
         return waited >= _LONG or (waited >= _SECONDS and further)
 

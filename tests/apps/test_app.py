@@ -150,7 +150,26 @@ def test_a_run_folder_that_is_taken_is_refused(call, tmp_path):
     folder = MESSAGE_API.copy(tmp_path)
     code, _, err = call("audit", folder, "--out", folder)
     assert code == 2
+    assert "the app itself is there; give the run a folder of its own" in err
+    assert "delete" not in err
+    code, _, err = call("audit", folder, "--out", tmp_path)
+    assert code == 2
+    assert "the app itself is there" in err
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "notes.txt").write_text("keep me")
+    code, _, err = call("audit", folder, "--out", tmp_path / "mine")
+    assert code == 2
     assert "already exists; give this run a folder of its own" in err
+
+
+def test_a_folder_that_is_not_there_is_named_with_one_that_is_spelt_like_it(call, tmp_path):
+    folder = MESSAGE_API.copy(tmp_path)
+    code, _, err = call("audit", folder.with_name(folder.name[:-1]), "--out", tmp_path / "out")
+    assert code == 2
+    assert f"there is no folder {str(folder)[:-1]}; did you mean {folder.name}?" in err
+    code, _, err = call("audit", tmp_path / "unlike-it", "--out", tmp_path / "out")
+    assert code == 2
+    assert "unlike-it; give the folder of a Flower app" in err
 
 
 def test_several_seeds_and_one_seed_are_refused_together(tmp_path):

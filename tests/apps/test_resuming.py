@@ -72,6 +72,8 @@ class Runtime:
         self.seeds.append(seed)
         for each in World.witnesses(10**6):
             write_witness(witness, each)
+        self.lock = witness / ".1.npz.lock"
+        self.lock.touch()
         if seed in self.stops:
             RecordWriter(record).close(error="the run ended with KeyboardInterrupt")
             raise KeyboardInterrupt
@@ -157,8 +159,8 @@ def test_a_run_in_which_nobody_answered_is_run_anew(app, tmp_path, runtime):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ({"seeds": [0, 1]}, r"another seeds, .* expected \[0\], got \[0, 1\]"),
-        ({"command": f"{COMMAND} --quiet"}, r"another command, .* expected \['fedattack audit app --out out'\]"),
+        ({"seeds": [0, 1]}, "other seeds: that one has 0, this one 0, 1"),
+        ({"command": f"{COMMAND} --quiet"}, "another command: this command adds `--quiet`"),
     ],
 )
 def test_another_run_is_refused(app, tmp_path, runtime, words, message):
@@ -168,6 +170,21 @@ def test_another_run_is_refused(app, tmp_path, runtime, words, message):
     with pytest.raises(ConfigError, match=f"holds a run of {message}.*give this run another folder"):
         run(app, out, **{"seeds": [0], **words})
     assert content_of(out) == before
+
+
+def test_a_command_that_leaves_out_a_word_is_told_which(app, tmp_path, runtime):
+    run(app, tmp_path / "out", [0], f"{COMMAND} --set lr=0.1")
+    with pytest.raises(ConfigError, match=r"this command adds `lr=0\.2` and leaves out `lr=0\.1`; give this"):
+        run(app, tmp_path / "out", [0], f"{COMMAND} --set lr=0.2")
+
+
+def test_files_by_which_witnesses_took_turns_go_with_the_run(app, tmp_path, runtime):
+    (part,) = run(app, tmp_path / "out", [0])
+    assert runtime.lock.parent == witness_of(part)
+    assert not runtime.lock.exists()
+    # Clients of a SuperLink that stays up may be at work.
+    run(app, tmp_path / "other", [0], on="superlink")
+    assert runtime.lock.exists()
 
 
 def test_the_code_of_an_app_is_read_once(app, tmp_path, monkeypatch):
@@ -185,13 +202,13 @@ def test_another_app_and_one_that_was_changed_are_refused(app, tmp_path, runtime
     run(app, out, [0])
     other = tmp_path / "other"
     app.folder.rename(other)
-    with pytest.raises(ConfigError, match=r"a run of another app, .* expected app, got other"):
+    with pytest.raises(ConfigError, match=r"a run of another app: that one has app, this one other; give this run"):
         run(App(other), out, [0])
     other.rename(app.folder)
     (app.folder / "notes.md").write_text("It runs.")
     run(app, out, [0])
     (app.folder / "client.py").write_text("lr = 0.2\n")
-    with pytest.raises(ConfigError, match=r"a run of another code of the app, .* it has changed since"):
+    with pytest.raises(ConfigError, match=r"another version of the app: the app's files have changed since it began"):
         run(app, out, [0])
 
 
@@ -266,7 +283,7 @@ def test_the_command_that_is_given_again_poses_and_attacks_only_what_is_missing(
     assert posed == ["seed-0", "seed-1", "seed-1"]
     code, _, err = call(*words, "--json")
     assert code == 2
-    assert "holds a run of another command" in err
+    assert "holds a run of another command: this command adds `--json`; give this run another folder" in err
     code, _, err = call(*words)
     assert code == 0, err
     assert posed == ["seed-0", "seed-1", "seed-1"]

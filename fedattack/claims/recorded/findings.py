@@ -28,14 +28,10 @@ from fedattack.privacy import Epsilon
 from fedattack.privacy.gaussian import epsilon_of
 from fedattack.record import Record
 
-<<<<<<< HEAD
-# Sentences, and names of clients, that a reason has room for.
-=======
 NO_ROUND = "the record has no whole round"
 """Why a record was not looked at."""
 
-# Names that a reason has room for.
->>>>>>> ready-unfinished
+# Sentences, and names of clients, that a reason has room for.
 _NAMED = 5
 _MOST_NAMED = 20
 _NO_NUMBERS = "no update of the record has only finite numbers and differs from what the client had received"
