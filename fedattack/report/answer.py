@@ -236,8 +236,10 @@ def short_of(finding: Finding, explained: str, certain: str = "") -> str:
 
     ``certain`` is what is certain in the section's own words, ``explained`` what explains all of a leak.
     """
-    if finding.value is None:
+    if finding.verdict == NOT_APPLICABLE and finding.value is None:
         return "Not judged."
+    if finding.asks_nothing and finding.verdict == NO_EVIDENCE:
+        return end_sentence(f"Not shown: {_what_is_asked(finding)}")
     if finding.is_certain or (finding.is_right_in_part and finding.verdict != LEAK):
         return _short_of_read_off(finding, certain)
     if finding.verdict == TOO_FEW:
@@ -321,7 +323,7 @@ def _fill(template: str, finding: Finding) -> str:
 def sentence_of(finding: Finding) -> str:
     """State the measured number in a sentence, with its interval and what guessing gives."""
     if finding.value is None:
-        return end_sentence(finding.reason)
+        return end_sentence(_what_is_asked(finding))
     ends = interval(finding.low, finding.high, finding.units)
     sentence = section_of(finding.attack).sentences.get(finding.metric, _SENTENCE)
     # Sections may compute a whole sentence of their own.
@@ -336,9 +338,16 @@ def sentence_of(finding: Finding) -> str:
     return _fill(sentence.replace("{interval}", within).replace("{chance}", guessing), finding)
 
 
+def _what_is_asked(finding: Finding) -> str:
+    """Say why a finding has no value; what a positive control adds is said elsewhere."""
+    if finding.asks_nothing and finding.grounds:
+        return finding.grounds[0].what
+    return finding.reason
+
+
 def _sure(finding: Finding, headline: Finding) -> list[str]:
     if finding.value is None:
-        return []
+        return [*filter(None, [control_of(finding)])]
     runs = len(finding.seeds)
     sentences = [f"{count_words(runs, 'run')}, {finding.n:,} targets."]
     if headline is not finding and headline.verdict != LEAK:

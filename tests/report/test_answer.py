@@ -293,6 +293,21 @@ def test_the_most_exposed_client_is_the_one_that_was_judged():
     assert answer.exposed.startswith(f"Client {findings[0].series['per_client'][0]['client']}:")
 
 
+def test_what_was_never_sent_is_not_shown_and_has_no_number():
+    nothing = Reason("there is nothing to ask: clients send no vector")
+    control = Reason("positive control: this attack shows a leak", CONTROL)
+    parts = {"attack": "plaintext", "metric": "own-examples", "value": None, "low": None, "high": None, "n": 0}
+    finding = asr(**parts, verdict="no evidence", p=None, p_adjusted=None, grounds=(nothing, control), reason="")
+    (answer,) = answers_of([finding], RUN)
+    assert answer.short == "Not shown: there is nothing to ask: clients send no vector."
+    assert answer.sentence == "There is nothing to ask: clients send no vector."
+    assert (answer.strip, answer.sure) == (None, ["Positive control: this attack shows a leak."])
+    for gate in ("plaintext.own-examples > 0", "plaintext.own-examples.high > 0", "verdict == leak"):
+        assert not parse_fail_if(gate).is_crossed([finding])
+    with pytest.raises(ConfigError, match="can neither fail nor pass"):
+        parse_fail_if("verdict == leak").is_crossed([replace(finding, verdict="cannot be told")])
+
+
 def test_in_short_each_attack_that_asks_the_same_is_named():
     one, *others = [asr(), *(asr(attack=name, metric="excess", units="points", chance=0.0) for name in ("aia", "ara"))]
     questions = [question for _, question, _ in in_short([one, *others])]
