@@ -35,6 +35,9 @@ BELOW_ERROR = 0.02
 ONE_FEDERATION = "one federation"
 """Kind of the ground that a finding is tested on some of its runs alone: in others the same clients hold the same."""
 
+CERTAIN = "certain"
+"""Kind of the ground that the verdict comes from what was read off beyond doubt, whatever a test says."""
+
 NAME = re.compile(r"[a-z0-9-]+")
 # A metric may have a number with a point in it, such as tpr-at-0.1pct-fpr.
 METRIC = re.compile(r"[a-z0-9-]+(?:\.[0-9][a-z0-9-]*)?")
@@ -103,7 +106,8 @@ class Finding:
     p, p_least, p_adjusted
         How likely so much is by accident in these runs, one-sided; the smallest such number that these data could have
         given; and the first corrected for all findings of the report, see
-        :func:`fedattack.audit.significance.correct_findings`. None where nothing was tested.
+        :func:`fedattack.audit.significance.correct_findings`. None where nothing was tested. What is certain is a leak
+        whatever `p` is, and has no `p_adjusted`.
     p_below
         The same as `p` of the other side: how likely so little is by accident. None where nothing was tested.
     verdict, reason
