@@ -298,6 +298,15 @@ def test_the_most_exposed_client_is_the_one_that_was_judged():
     assert answer.exposed.startswith(f"Client {findings[0].series['per_client'][0]['client']}:")
 
 
+def test_a_leak_that_is_little_above_guessing_is_called_slight():
+    labels = {"attack": "labels", "metric": "right", "chance": 0.891}
+    slight = short_of(asr(**labels, value=0.912, low=0.437, high=0.999), "")
+    assert slight == "Yes, slightly: 91.2% of a client's labels are counted right, 2.1 points more than by guessing."
+    assert short_of(asr(**labels | {"chance": 0.5}, value=0.912, low=0.437, high=0.999), "").startswith("Yes: 91.2%")
+    # Three times as often is not slight, however few points it is.
+    assert short_of(asr(value=0.03, low=0.02, high=0.04, chance=0.01), "").startswith("Yes: 3.0 times")
+
+
 def test_what_was_never_sent_is_not_shown_and_has_no_number():
     nothing = Reason("there is nothing to ask: clients send no vector")
     control = Reason("positive control: this attack shows a leak", CONTROL)
