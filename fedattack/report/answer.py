@@ -205,6 +205,8 @@ def _answer_of(finding: Finding, found: Sequence[Finding], run: Mapping[str, Any
     check = exposed = ""
     if finding.null is not None and finding.value is not None:
         check = f"The same attack gives {shown(finding.null_value, finding.units)} where there is nothing to find."
+        if 2 * finding.null["n"] < finding.n:
+            check += f" That is of {finding.null['n']:,} targets, so it is less sure."
     if finding.verdict == LEAK:
         exposed = section.exposed(found)
     return Answer(

@@ -40,7 +40,7 @@ from fedattack.report.words import (
 _ASKING = re.compile(r"`fedattack [^`]+`|--[a-z-]+ (?:[A-Z]+|(?:[a-z_]+\.)*module:function)")
 _FOLDER = re.compile(r"\bDIR\b")
 
-_BY_ITS_TEST = "‡ a leak by its test; the interval, for other examples, includes guessing"
+_BY_ITS_TEST = "‡ a leak on these targets; the interval, for other targets, includes guessing"
 
 _STYLES = {LEAK: "bold red", NO_EVIDENCE: "cyan", TOO_FEW: "yellow", CANNOT_TELL: "yellow", NOT_APPLICABLE: "dim"}
 

@@ -34,6 +34,8 @@ def evidence(tmp_path_factory):
         ),
         (["sia"], {"clients": 3}, {"name": "audit of x"}, "Which client holds this example? 3 clients, audit of x"),
         (["sia"], {}, {"server": "isolating"}, "Which client holds this example? active server"),
+        (["sia", "membership"], {}, {}, "What does the server learn?"),
+        (["membership", "membership-aggregate"], {}, {}, "Did this client train on this example?"),
         (["unheard-of"], {}, {}, "What does the server learn?"),
         ([], {}, {}, "What does the server learn?"),
     ],

@@ -238,7 +238,7 @@ def test_what_is_below_guessing_is_said_in_the_answer_and_what_to_do_about_it():
 
 
 def test_a_leak_of_one_run_whose_interval_reaches_guessing_is_one_of_its_test():
-    assert verdict_in_words(asr(seeds=[4], low=0.1)) == "leak by its test alone"
+    assert verdict_in_words(asr(seeds=[4], low=0.1)) == "leak on these targets"
     assert verdict_in_words(asr(seeds=[4], low=0.11)) == "leak shown"
 
 
