@@ -235,7 +235,7 @@ def _write_next(answers: Sequence[Answer], folder: str) -> list[Text]:
     for step, helped in steps_of(answers).items():
         line = step.what
         if helped[0].finding.verdict == LEAK and len(helped) < leaks:
-            line += f" (helps against {list_words([answer.finding.attack for answer in helped], 'and')} alone)"
+            line += f" (helps against {list_words([answer.finding.attack for answer in helped], 'and')} only)"
         line += "."
         if step.command:
             line += f" Try: {_fill_in(step.command, folder)}"

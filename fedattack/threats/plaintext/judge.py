@@ -120,7 +120,9 @@ class PlaintextJudge(Judge[PlaintextCase]):
             names = ", ".join(f"{array['name']} ({array['shape']})" for array in series["unread"])
             reason = f"replies hold arrays beside the model that no attack reads: {short(names, 200)}; {reason}"
             verdict = CANNOT_TELL
-        return Measurement(value=0.0, n=nobody.n, reason=reason, interval=interval, verdict=verdict, series=series)
+        # Where the server sees a sum alone, there is no client of which to say it.
+        value = 0.0 if nobody.n else None
+        return Measurement(value=value, n=nobody.n, reason=reason, interval=interval, verdict=verdict, series=series)
 
     @measure("given-away", "Own training examples that appear in what clients send")
     def find_given_away(self) -> Measurement | None:
