@@ -36,6 +36,9 @@ KNOWS_ARCHITECTURE = "the model's architecture"
 KNOWS_MODEL = f"{KNOWS_ARCHITECTURE} and loss"
 """What an attack assumes of whoever computes losses; where the clients' own app is asked, it is that app."""
 
+KNOWS_NOTHING = "nothing"
+"""How what an attack knows begins that needs the record alone."""
+
 Progress = Callable[[int, int], None]
 """Called with how many steps are done, and of how many."""
 

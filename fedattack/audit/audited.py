@@ -18,12 +18,13 @@ UNKNOWN = "not known: the record does not say"
 
 
 def title_of(attacks: Sequence[str], setting: Mapping[str, Any], name: str = "", *, server: str = "passive") -> str:
-    """Return the title of an audit: what the first attack asks, of how many clients, on which data.
+    """Return the title of an audit: what its attacks ask, if it is one question, of how many clients, on which data.
 
     Where no dataset is known, `name` is said, such as the run's folder; a server that is not passive is named.
     """
     question = "What does the server learn?"
-    if attacks and (threat := threat_of(attacks[0])):
+    threats = {*map(threat_of, attacks)}
+    if len(threats) == 1 and (threat := threats.pop()):
         question = threat.question
     facts = []
     if setting.get("clients"):

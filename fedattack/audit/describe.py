@@ -12,7 +12,7 @@ from statistics import fmean
 from typing import Any
 
 from fedattack.attacks import ATTACKS
-from fedattack.attacks.base import KNOWS_ARCHITECTURE, KNOWS_MODEL
+from fedattack.attacks.base import KNOWS_ARCHITECTURE, KNOWS_MODEL, KNOWS_NOTHING
 from fedattack.attacks.needs import READS_MODELS
 from fedattack.attacks.registry import threat_of
 from fedattack.attacks.told_labels import list_told_labels
@@ -147,10 +147,10 @@ def threat_model_of(runs: Sequence[Run]) -> dict[str, Any]:
     # Attacks are the same for all seeds, so that the first one stands for all.
     for attack in runs[0].scores:
         knows += ATTACKS[attack].knows
-    knows = _once(knows)
     if knowledge.answers is not None and knowledge.model is None:
         # The server runs the clients' own app instead of a model of its own.
-        knows = _once([_without_model(known) for known in knows])
+        knows = [_without_model(known) for known in knows]
+    knows = _join_known(knows)
     if knowledge.prior == "examples":
         knows.append("that a client with more examples is a likelier source, from the counts sent in plaintext")
     if knowledge.sends is not None and knowledge.sends.factors is not None:
@@ -165,6 +165,17 @@ def threat_model_of(runs: Sequence[Run]) -> dict[str, Any]:
         "knows": knows,
         "not_asked": _list_not_asked(record, runs[0].scores),
     }
+
+
+def _join_known(known: Sequence[str]) -> list[str]:
+    """Return what several attacks are assumed to know, each once, without what a longer entry says as well."""
+    kept = []
+    for text in _once(known):
+        # One attack that needs nothing says nothing of what the others know.
+        is_said = any(other.startswith((f"{text} and ", f"{text},", f"{text}:")) for other in known)
+        if not is_said and not text.startswith(KNOWS_NOTHING):
+            kept.append(text)
+    return kept
 
 
 def _list_not_asked(record: Record, attacks: Iterable[str]) -> list[str]:

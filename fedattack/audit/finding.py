@@ -35,6 +35,9 @@ BELOW_ERROR = 0.02
 ONE_FEDERATION = "one federation"
 """Kind of the ground that a finding is tested on some of its runs alone: in others the same clients hold the same."""
 
+CERTAIN = "certain"
+"""Kind of the ground that the verdict comes from what was read off beyond doubt, whatever a test says."""
+
 NAME = re.compile(r"[a-z0-9-]+")
 # A metric may have a number with a point in it, such as tpr-at-0.1pct-fpr.
 METRIC = re.compile(r"[a-z0-9-]+(?:\.[0-9][a-z0-9-]*)?")
@@ -80,7 +83,8 @@ class Finding:
     view
         What the server saw: ``individual`` or ``aggregate``.
     value, low, high
-        The number and its interval at `level`, in `units`; None where it does not exist. Of several seeds the interval
+        The number and its interval at `level`, in `units`; None where it does not exist. A finding without a value is
+        not applicable, or of no targets: what it asks about is never sent. Of several seeds the interval
         is about runs like these, of one seed about this very run, whose models are given. That of the most exposed
         client is about its run alone.
     here_low, here_high
@@ -102,7 +106,8 @@ class Finding:
     p, p_least, p_adjusted
         How likely so much is by accident in these runs, one-sided; the smallest such number that these data could have
         given; and the first corrected for all findings of the report, see
-        :func:`fedattack.audit.significance.correct_findings`. None where nothing was tested.
+        :func:`fedattack.audit.significance.correct_findings`. None where nothing was tested. What is certain is a leak
+        whatever `p` is, and has no `p_adjusted`.
     p_below
         The same as `p` of the other side: how likely so little is by accident. None where nothing was tested.
     verdict, reason
@@ -184,7 +189,7 @@ class Finding:
             fault = "the reason is empty; expected the verdict's grounds in words"
         elif self.grounds and join_reasons(self.grounds) != self.reason:
             fault = "the reason is not made of the grounds; expected the same words"
-        elif self.value is None and self.verdict != NOT_APPLICABLE:
+        elif self.value is None and self.verdict != NOT_APPLICABLE and not self.asks_nothing:
             fault = f"it has no value but the verdict {self.verdict!r}; expected {NOT_APPLICABLE!r}"
         elif any(right < left - _ROUNDING for left, right in pairwise(ends)):
             fault = f"low, value, high are {self.low}, {self.value}, {self.high}; expected them in ascending order"
@@ -210,6 +215,11 @@ class Finding:
     def null_value(self) -> float | None:
         """The null's value; None where there is no null."""
         return self.null and self.null["value"]
+
+    @property
+    def asks_nothing(self) -> bool:
+        """Whether there was nothing that could be asked, such as no vector: no value, yet no leak is shown."""
+        return self.value is None and self.n == 0 and self.verdict in (NO_EVIDENCE, CANNOT_TELL)
 
     @property
     def is_certain(self) -> bool:

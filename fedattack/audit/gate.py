@@ -137,7 +137,8 @@ class Condition:
                 f'run more seeds or clients, or use "{instead_of_this}", which also stops in this case'
             )
         # A number that an attack found in what it cannot read passes no gate.
-        is_open = finding.verdict == CANNOT_TELL or getattr(finding, self.part) is None
+        has_part = getattr(finding, self.part) is not None or (finding.asks_nothing and self.part != _VERDICT)
+        is_open = finding.verdict == CANNOT_TELL or not has_part
         is_open |= by_verdict and finding.verdict == NOT_APPLICABLE
         if not is_open or self.than == finding.verdict:
             return

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from fedattack.attacks import ATTACKS, Knowledge, Scores
 from fedattack.attacks.registry import threat_of
-from fedattack.audit.finding import LEAK, Finding, ReadOff, certain_in_words, verdict
+from fedattack.audit.finding import CERTAIN, ERROR, LEAK, Finding, ReadOff, certain_in_words, p_in_words, verdict
 from fedattack.audit.listing import Cell, Listing
 from fedattack.audit.measures import Measure, Measurement, Rate
 from fedattack.audit.opened import Run
@@ -323,16 +323,16 @@ class Judge(Generic[C]):
         how = ""
         if test is not None:
             p, least, how, below = test.p, test.least, test.how, test.below
-        words, why = found.verdict, ""
+        words, why, kind = found.verdict, "", ""
         if not words:
             words, why = verdict(found.value, found.chance, p, found.bars, found.units, least or 0.0, how)
         # What is certain is a leak without a test, even where the measure says otherwise.
         if found.read_off is not None and found.read_off["certain"]:
-            words, why = LEAK, _why_certain(found.read_off, len(self.cases))
+            words, why, kind = LEAK, _why_certain(found.read_off, len(self.cases), p), CERTAIN
         grounds = list(found.grounds)
         # What the number is about stands before why the verdict is what it is.
         if why:
-            grounds += [Reason(found.reason, ABOUT), Reason(why)]
+            grounds += [Reason(found.reason, ABOUT), Reason(why, kind)]
         else:
             grounds.append(Reason(found.reason))
         spread = {}
@@ -431,10 +431,13 @@ def judge_of(attack: str) -> "type[Judge[Any]] | None":
     return threat.find_judge(attack)
 
 
-def _why_certain(read_off: ReadOff, runs: int) -> str:
-    """Say why a leak is one, where what was read off leaves no doubt."""
+def _why_certain(read_off: ReadOff, runs: int, p: float | None) -> str:
+    """Say why a leak is one, where what was read off leaves no doubt, whatever p the value has."""
     verb = "is" if read_off["certain"] == 1 else "are"
-    return f"{certain_in_words(read_off, runs)} {verb} certain: an accident would do this less than once in 10¹² times"
+    why = f"{certain_in_words(read_off, runs)} {verb} certain: an accident would do this less than once in 10¹² times"
+    if p is not None and p > ERROR:
+        why += f". This decides, and not the test of the value alone, which gives {p_in_words(p)}"
+    return why
 
 
 def _view_of(case: Case[Any]) -> str:

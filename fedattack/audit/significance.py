@@ -248,16 +248,26 @@ def _correct_finding(finding: Finding, p: float, best: float, count: int) -> Fin
     """Correct one of so many findings: ``p`` is what was found, corrected, and ``best`` the least that could be."""
     verdict, grounds = finding.verdict, []
     if count > 1 and verdict == LEAK:
-        corrected = f"corrected for all {count} findings {p_in_words(p)}"
+        corrected = f"corrected for all {count} tested findings {p_in_words(p)}"
         if p > ERROR:
             verdict = NO_EVIDENCE
             corrected += ", which is not enough"
         grounds.append(Reason(corrected))
     if best > ERROR:
         verdict = TOO_FEW
-        too_few = f"there are too few targets or clients for a report of {count} findings: at best {p_in_words(best)}"
-        grounds.append(Reason(too_few))
+        grounds.append(Reason(_say_too_few(finding.p_least or 0.0, best, count)))
     return finding.with_grounds(*grounds, p_adjusted=p, verdict=verdict)
+
+
+def _say_too_few(least: float, best: float, count: int) -> str:
+    """Say why no result could have been a leak: how few arrangements there are, or how many findings are tested."""
+    cause = f"its test gives at best {p_in_words(least)}"
+    # More arrangements than draws do not make p larger.
+    if least > least_p(math.inf):
+        cause = f"what is exchanged has only {round(1 / least):,} arrangements, so {cause}"
+    if count == 1:
+        return cause
+    return f"{cause}, and corrected for {count} tested findings at best {p_in_words(best)}"
 
 
 def adjust(ps: Sequence[float], weights: Sequence[float]) -> list[float]:

@@ -15,6 +15,7 @@ from fedattack.audit.finding import (
     NO_EVIDENCE,
     NOT_APPLICABLE,
     ONE_FEDERATION,
+    PROPORTION,
     TOO_FEW,
     VERDICTS,
     Finding,
@@ -47,6 +48,8 @@ _SENTENCE = "{label}: {value}{interval}{chance}."
 _STRENGTH = "{times} times what guessing gives"
 _BESIDE_GUESSING = "{value}; guessing gives {chance}"
 _FEW_RUNS = 3
+# A rate that is less above guessing, in parts of 1 and beside what guessing gives, is slightly so.
+_SLIGHT, _SLIGHTLY_MORE = 0.05, 1.2
 # So many steps are listed together, unless more are the first of some answer.
 _MOST_STEPS = 3
 # So many numbers in plaintext are named in an answer; the page lists them all.
@@ -202,6 +205,8 @@ def _answer_of(finding: Finding, found: Sequence[Finding], run: Mapping[str, Any
     check = exposed = ""
     if finding.null is not None and finding.value is not None:
         check = f"The same attack gives {shown(finding.null_value, finding.units)} where there is nothing to find."
+        if 2 * finding.null["n"] < finding.n:
+            check += f" That is of {finding.null['n']:,} targets, so it is less sure."
     if finding.verdict == LEAK:
         exposed = section.exposed(found)
     return Answer(
@@ -236,8 +241,8 @@ def short_of(finding: Finding, explained: str, certain: str = "") -> str:
 
     ``certain`` is what is certain in the section's own words, ``explained`` what explains all of a leak.
     """
-    if finding.value is None:
-        return "Not judged."
+    if finding.value is None and finding.verdict != CANNOT_TELL:
+        return _short_without_value(finding)
     if finding.is_certain or (finding.is_right_in_part and finding.verdict != LEAK):
         return _short_of_read_off(finding, certain)
     if finding.verdict == TOO_FEW:
@@ -262,7 +267,21 @@ def short_of(finding: Finding, explained: str, certain: str = "") -> str:
     words = _fill(template, finding)
     if not is_leak:
         return f"Not shown: {words}."
-    return f"Yes: {'; '.join(filter(None, [words, explained]))}."
+    return f"{_say_yes(finding)}: {'; '.join(filter(None, [words, explained]))}."
+
+
+def _short_without_value(finding: Finding) -> str:
+    if finding.asks_nothing:
+        return end_sentence(f"Not shown: {_what_is_asked(finding)}")
+    return "Not judged."
+
+
+def _say_yes(finding: Finding) -> str:
+    """Say yes, and of a rate that is little above guessing, in points and beside it, that it is little."""
+    value, chance = finding.value or 0.0, finding.chance or 0.0
+    if finding.units == PROPORTION and value - chance < _SLIGHT and value < _SLIGHTLY_MORE * chance:
+        return "Yes, slightly"
+    return "Yes"
 
 
 def _why_not_told(finding: Finding) -> str:
@@ -304,6 +323,7 @@ def _short_of_read_off(finding: Finding, certain: str) -> str:
 def _fill(template: str, finding: Finding) -> str:
     """Fill a finding's numbers into a template."""
     value, more, times = finding.value or 0.0, "more", NOTHING
+    gain = shown(value - (finding.chance or 0.0), finding.units).replace("%", " points")
     if value < 0:
         more = "less"
     if finding.chance:
@@ -315,13 +335,14 @@ def _fill(template: str, finding: Finding) -> str:
         times=times,
         size=shown(abs(value), finding.units),
         more=more,
+        gain=gain,
     )
 
 
 def sentence_of(finding: Finding) -> str:
     """State the measured number in a sentence, with its interval and what guessing gives."""
     if finding.value is None:
-        return end_sentence(finding.reason)
+        return end_sentence(_what_is_asked(finding))
     ends = interval(finding.low, finding.high, finding.units)
     sentence = section_of(finding.attack).sentences.get(finding.metric, _SENTENCE)
     # Sections may compute a whole sentence of their own.
@@ -336,9 +357,16 @@ def sentence_of(finding: Finding) -> str:
     return _fill(sentence.replace("{interval}", within).replace("{chance}", guessing), finding)
 
 
+def _what_is_asked(finding: Finding) -> str:
+    """Say why a finding has no value; what a positive control adds is said elsewhere."""
+    if finding.asks_nothing and finding.grounds:
+        return finding.grounds[0].what
+    return finding.reason
+
+
 def _sure(finding: Finding, headline: Finding) -> list[str]:
     if finding.value is None:
-        return []
+        return [*filter(None, [control_of(finding)])]
     runs = len(finding.seeds)
     sentences = [f"{count_words(runs, 'run')}, {finding.n:,} targets."]
     if headline is not finding and headline.verdict != LEAK:

@@ -171,7 +171,8 @@ class Section:
         What a reader wants to know, to be answered by yes or no; the threat's own question if empty.
     strength
         By metric, how a leak of this size is said after "Yes": the gain over guessing. Filled in are ``{value}``,
-        ``{chance}`` and ``{times}``, the ratio of the two; of a difference ``{more}`` and ``{size}``, as below.
+        ``{chance}``, ``{times}``, the ratio of the two, and ``{gain}``, their difference in points; of a difference
+        ``{more}`` and ``{size}``, as below.
     explained
         Given the findings of one attack, the headline first: how much of the result what is trivial explains.
     exposed

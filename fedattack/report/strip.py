@@ -24,7 +24,7 @@ def strip(finding: Finding, explained: Sequence[tuple[str, float]], slug: str) -
     null = finding.null
     names = ["this attack", *(short(name, _WIDEST_NAME) for name, _ in explained)]
     if null is not None:
-        names.insert(1, "nothing to find")
+        names.insert(1, f"nothing to find{_say_fewer(finding.n, null['n'])}")
     figure, axes = one_axes(46 + 21 * len(names))
     scale = scale_of(finding.units)
     _row(axes, 0, finding.value, finding.low, finding.high, scale, colour=FIRST, marker="o")
@@ -57,6 +57,13 @@ def strip(finding: Finding, explained: Sequence[tuple[str, float]], slug: str) -
     for name, value in explained:
         words += f"; {name} {shown(value, finding.units)}"
     return Plot(title, to_svg(figure, slug, title, f"{words}."), "", [], [])
+
+
+def _say_fewer(n: int, of_null: int) -> str:
+    """Say of how many targets the null run is, where these are so few that its interval is wider for that."""
+    if 2 * of_null >= n:
+        return ""
+    return f" (n = {of_null:,})"
 
 
 def _row(

@@ -40,7 +40,7 @@ from fedattack.report.words import (
 _ASKING = re.compile(r"`fedattack [^`]+`|--[a-z-]+ (?:[A-Z]+|(?:[a-z_]+\.)*module:function)")
 _FOLDER = re.compile(r"\bDIR\b")
 
-_BY_ITS_TEST = "‡ a leak by its test; the interval, for other examples, includes guessing"
+_BY_ITS_TEST = "‡ a leak on these targets; the interval, for other targets, includes guessing"
 
 _STYLES = {LEAK: "bold red", NO_EVIDENCE: "cyan", TOO_FEW: "yellow", CANNOT_TELL: "yellow", NOT_APPLICABLE: "dim"}
 
@@ -235,7 +235,7 @@ def _write_next(answers: Sequence[Answer], folder: str) -> list[Text]:
     for step, helped in steps_of(answers).items():
         line = step.what
         if helped[0].finding.verdict == LEAK and len(helped) < leaks:
-            line += f" (helps against {list_words([answer.finding.attack for answer in helped], 'and')} alone)"
+            line += f" (helps against {list_words([answer.finding.attack for answer in helped], 'and')} only)"
         line += "."
         if step.command:
             line += f" Try: {_fill_in(step.command, folder)}"

@@ -64,11 +64,11 @@ def _reaches_guessing(finding: Finding) -> bool:
 
 
 def verdict_in_words(finding: Finding) -> str:
-    """Write a finding's verdict, and of a leak whether it is one of these runs, or of its test, alone."""
+    """Write a finding's verdict, and of a leak whether it is one of these runs, or of these targets, alone."""
     if is_of_these_runs(finding):
         return "leak in these runs"
     if is_by_its_test_alone(finding):
-        return "leak by its test alone"
+        return "leak on these targets"
     if finding.verdict == NO_EVIDENCE and finding.is_right_in_part and finding.may_be_accident:
         return "may be an accident"
     return _VERDICTS[finding.verdict]

@@ -102,7 +102,7 @@ def test_an_app_is_judged_as_by_hand(project, tmp_path, task):  # noqa: F811
     assert found["sia.asr"]["value"] > 1.5 / CLIENTS or project in (SKLEARN, OPACUS)
     assert found["membership.tpr-at-1pct-fpr"]["verdict"] != "not applicable"
     run = json.loads((out / "run.json").read_text())
-    assert run["title"].startswith("Which client holds this example?")
+    assert run["title"].startswith("What does the server learn?")
     assert run["provenance"]["commands"][0].startswith("fedattack audit ")
     # The machine that audited the app knows it, also from another folder.
     again = json.loads(fedattack("report", str(out), "--json", cwd=tmp_path).stdout)

@@ -4,7 +4,7 @@ import pytest
 
 from fedattack.attacks import Knowledge
 from fedattack.audit.audited import UNKNOWN, audited_of, title_of
-from fedattack.audit.describe import setting_of, threat_model_of
+from fedattack.audit.describe import _join_known, setting_of, threat_model_of
 from fedattack.audit.opened import Run, open_runs
 from fedattack.audit.untried import untried_of
 from fedattack.record import Record, RecordWriter
@@ -34,6 +34,8 @@ def evidence(tmp_path_factory):
         ),
         (["sia"], {"clients": 3}, {"name": "audit of x"}, "Which client holds this example? 3 clients, audit of x"),
         (["sia"], {}, {"server": "isolating"}, "Which client holds this example? active server"),
+        (["sia", "membership"], {}, {}, "What does the server learn?"),
+        (["membership", "membership-aggregate"], {}, {}, "Did this client train on this example?"),
         (["unheard-of"], {}, {}, "What does the server learn?"),
         ([], {}, {}, "What does the server learn?"),
     ],
@@ -108,6 +110,7 @@ def test_peers_are_asked_about_where_an_attack_says_so(evidence):
     peers = "clients, which see the models that they receive"
     assert peers in threat_model_of(evidence)["not_asked"]
     of_trees = replace(evidence[0], scores={"trees": evidence[0].scores["sia"]})
+    assert "nothing" not in " ".join(threat_model_of([of_trees])["knows"])
     assert peers not in threat_model_of([of_trees])["not_asked"]
 
 
@@ -128,3 +131,16 @@ def test_settings_of_any_making_are_told(evidence, odd):
     settings = dict.fromkeys(names, odd)
     assert audited_of({"settings": settings}, evidence, settings)["runs"] == "1 (seed 0)"
     title_of(["sia"], settings)
+
+
+def test_what_attacks_know_is_said_once_in_its_longest_form():
+    known = [
+        "the model's architecture",
+        "the model's architecture and loss",
+        "how clients train",
+        "how clients train: learning rate",
+        "how clients train",
+        "nothing: it reads what clients send",
+    ]
+    assert _join_known(known) == ["the model's architecture and loss", "how clients train: learning rate"]
+    assert _join_known(["how clients train"] * 2) == ["how clients train"]

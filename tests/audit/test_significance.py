@@ -120,7 +120,7 @@ def test_a_finding_that_does_not_outlast_the_correction_is_taken_back():
     headline, other = correct_findings([finding(p=0.6, headline=True), finding("auc", p=0.04)])
     assert (headline.verdict, other.verdict) == ("no evidence", "no evidence")
     assert other.p_adjusted == pytest.approx(0.4)
-    assert other.reason == "said; corrected for all 2 findings p = 0.4, which is not enough"
+    assert other.reason == "said; corrected for all 2 tested findings p = 0.4, which is not enough"
 
 
 def test_findings_that_could_show_nothing_take_no_part():
@@ -139,7 +139,10 @@ def test_what_no_result_could_have_shown_beside_so_many_findings_is_too_few():
     other = finding("tpr", p=0.9, p_least=0.0001, headline=True)
     too_few, none = correct_findings([few, other])
     assert (too_few.verdict, none.verdict) == ("too few to tell", "no evidence")
-    assert too_few.reason.endswith("there are too few targets or clients for a report of 2 findings: at best p = 0.083")
+    assert too_few.reason.endswith(
+        "what is exchanged has only 24 arrangements, so its test gives at best p = 0.042, and corrected for 2 tested "
+        "findings at best p = 0.083"
+    )
     assert correct_findings([few, replace(other, p=0.0001, verdict="leak")])[0].verdict == "leak"
 
 

@@ -1,5 +1,6 @@
 """The first screen: it answers the question, says what explains the number, how sure it is, and what to do."""
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -191,7 +192,11 @@ def test_labels_that_explain_a_leak_are_in_the_answer_and_not_in_the_sixth_row()
 def test_nothing_that_is_not_shown_explains_a_leak(headline, hardest):
     (answer,) = answers_of([headline, hardest], RUN)
     assert answer.short == "Yes: 5.8 times as often as guessing."
-    assert answer.why[-1].startswith("It is not decided whether single examples add to what labels and site give: ")
+    assert re.match(
+        r"It is not decided whether single examples add to what labels and site give: |"
+        r"Single examples may add \d+\.\d points to what labels and site give \(.* to .*\): not decided\.",
+        answer.why[0],
+    )
     assert "site explain all" not in " ".join(answer.why)
 
 
@@ -208,10 +213,10 @@ def test_parts_that_agree_leave_the_explanation():
 def test_targets_on_which_the_attack_shows_nothing_do_not_explain_a_leak():
     few = replace(beside("asr-beyond-site", "no evidence", 0.5), n=40)
     (answer,) = answers_of([asr(), few], RUN)
-    assert any("uses the 40 of 3,000 targets that have counterparts" in words for words in answer.why)
+    assert any("which counts as 40 targets: there it is 60.0%" in words for words in answer.why)
     (answer,) = answers_of([asr(), replace(few, low=0.05)], RUN)
     assert answer.short == "Yes: 5.8 times as often as guessing."
-    assert "on these targets the attack itself is no better than guessing" in answer.why[-1]
+    assert "on these targets the attack itself is no better than guessing" in answer.why[0]
 
 
 def test_what_is_below_guessing_is_said_in_the_answer_and_what_to_do_about_it():
@@ -233,7 +238,7 @@ def test_what_is_below_guessing_is_said_in_the_answer_and_what_to_do_about_it():
 
 
 def test_a_leak_of_one_run_whose_interval_reaches_guessing_is_one_of_its_test():
-    assert verdict_in_words(asr(seeds=[4], low=0.1)) == "leak by its test alone"
+    assert verdict_in_words(asr(seeds=[4], low=0.1)) == "leak on these targets"
     assert verdict_in_words(asr(seeds=[4], low=0.11)) == "leak shown"
 
 
@@ -291,6 +296,30 @@ def test_the_most_exposed_client_is_the_one_that_was_judged():
     assert answer.exposed == "No client certainly stands out."
     (answer,) = answers_of([findings[0]], RUN)
     assert answer.exposed.startswith(f"Client {findings[0].series['per_client'][0]['client']}:")
+
+
+def test_a_leak_that_is_little_above_guessing_is_called_slight():
+    labels = {"attack": "labels", "metric": "right", "chance": 0.891}
+    slight = short_of(asr(**labels, value=0.912, low=0.437, high=0.999), "")
+    assert slight == "Yes, slightly: 91.2% of a client's labels are counted right, 2.1 points more than by guessing."
+    assert short_of(asr(**labels | {"chance": 0.5}, value=0.912, low=0.437, high=0.999), "").startswith("Yes: 91.2%")
+    # Three times as often is not slight, however few points it is.
+    assert short_of(asr(value=0.03, low=0.02, high=0.04, chance=0.01), "").startswith("Yes: 3.0 times")
+
+
+def test_what_was_never_sent_is_not_shown_and_has_no_number():
+    nothing = Reason("there is nothing to ask: clients send no vector")
+    control = Reason("positive control: this attack shows a leak", CONTROL)
+    parts = {"attack": "plaintext", "metric": "own-examples", "value": None, "low": None, "high": None, "n": 0}
+    finding = asr(**parts, verdict="no evidence", p=None, p_adjusted=None, grounds=(nothing, control), reason="")
+    (answer,) = answers_of([finding], RUN)
+    assert answer.short == "Not shown: there is nothing to ask: clients send no vector."
+    assert answer.sentence == "There is nothing to ask: clients send no vector."
+    assert (answer.strip, answer.sure) == (None, ["Positive control: this attack shows a leak."])
+    for gate in ("plaintext.own-examples > 0", "plaintext.own-examples.high > 0", "verdict == leak"):
+        assert not parse_fail_if(gate).is_crossed([finding])
+    with pytest.raises(ConfigError, match="can neither fail nor pass"):
+        parse_fail_if("verdict == leak").is_crossed([replace(finding, verdict="cannot be told")])
 
 
 def test_in_short_each_attack_that_asks_the_same_is_named():

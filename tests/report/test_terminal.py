@@ -80,7 +80,7 @@ def test_a_leak_whose_interval_reaches_guessing_is_explained():
     finding = replace(example.findings()[0], seeds=[0], low=0.09)
     text = printed([finding], example.run())
     assert "leak ‡" in text
-    assert "‡ a leak by its test" in text
+    assert "‡ a leak on these targets" in text
     for other in (replace(finding, low=0.11), replace(finding, verdict="no evidence"), replace(finding, seeds=[0, 1])):
         assert "‡" not in printed([other], example.run())
 

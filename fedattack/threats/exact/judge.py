@@ -223,8 +223,13 @@ class ExactJudge(ClientsJudge[ExactCase]):
 
     @rows_of(tables.UPDATES)
     def describe_updates(self, case: ExactCase) -> Iterator[Row]:
-        """Say of each update whether a whole batch was taken apart, and why not."""
+        """Say of updates whether they were taken apart into all examples, and why not: of each reason the first."""
+        told = set()
         for update in case.found.updates:
+            if update.why in told:
+                continue
+            if update.why:
+                told.add(update.why)
             yield vars(update) | {"client": case.truth.nodes.get(update.client, update.client)}
 
     @rows_of(tables.EXAMPLES)

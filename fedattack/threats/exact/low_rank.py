@@ -139,7 +139,7 @@ def take_apart(
     """
     inputs = moved.shape[1] - 1
     if batch > MOST:
-        return refuse(inputs, f"{batch:,} examples are more than {MOST}")
+        return refuse(inputs, f"it is of more than {MOST} examples, the most that are separated")
     alive = np.abs(moved).max(axis=1) > 0
     moved, start, rounding = moved[alive], start[alive], rounding[alive]
     if batch >= min(moved.shape):

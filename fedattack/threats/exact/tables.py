@@ -67,10 +67,11 @@ UPDATES = Table(
         Column("found", "found", kinds.COUNT),
         Column("why", "why not", kinds.TEXT, _say_why, about="Why it was not separated; empty if it was."),
     ),
-    title="Whole batches",
-    caption="At most 20 updates of the first run: whether the batch was separated, and why not.",
+    title="All examples of an update",
+    caption="Updates of the first run, at most 20: whether they were separated into all their examples, and why not. "
+    "Of updates that were not separated for the same reason, the first one is listed.",
     most=20,
-    about="Updates of the first run: whether the whole batch was separated, and why not.",
+    about="Updates of the first run: whether they were separated into all their examples, and why not.",
 )
 
 EXAMPLES = Table(

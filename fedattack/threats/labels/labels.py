@@ -119,8 +119,8 @@ class LabelCounting(Attack):
     found = CountedLabels
     knows: ClassVar[tuple[str, ...]] = (
         "the model's architecture and loss",
-        "how clients train, for the length of a step",
-        "auxiliary examples, to find the mixture of labels; without them it draws random inputs",
+        "how clients train",
+        "auxiliary examples, if there are any",
     )
 
     def unfit(self, record: Record, knowledge: Knowledge) -> list[str]:

@@ -22,7 +22,7 @@ def _name_exposed(findings: Sequence[Finding]) -> str:
 
 SECTION = Section(
     question="Can the server count which labels a client holds?",
-    strength={"right": "{value} of a client's labels are counted right; guessing gives {chance}"},
+    strength={"right": "{value} of a client's labels are counted right, {gain} more than by guessing"},
     exposed=_name_exposed,
     sentences={
         "right": "{value} of a client's labels{interval} are counted right{chance}.",

@@ -120,7 +120,8 @@ class Membership(Attack):
     knows: ClassVar[tuple[str, ...]] = (
         KNOWS_MODEL,
         "examples with their labels; it asks for each client whether it trained on them",
-        "auxiliary examples and how clients train, for methods with shadow models",
+        "how clients train",
+        "auxiliary examples, if there are any",
         "the clients' defence and its settings, but not its random draws, for adaptive methods",
     )
 

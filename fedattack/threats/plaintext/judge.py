@@ -1,7 +1,7 @@
 """Judge plaintext: how often the numbers beside a client's model are nearest to an example on which it trained."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import cached_property
 from typing import Any
 
@@ -14,6 +14,7 @@ from fedattack.audit.readoff import read_off
 from fedattack.audit.summaries import null_of
 from fedattack.audit.table import Row, Table, rows_of
 from fedattack.base.errors import short
+from fedattack.threats.plaintext.arrays import SUM
 from fedattack.threats.plaintext.case import Floats, PlaintextCase
 from fedattack.threats.plaintext.contents import Contents
 from fedattack.threats.plaintext.exchange import Nearest
@@ -61,7 +62,8 @@ class PlaintextJudge(Judge[PlaintextCase]):
         """Count the vectors that are nearest to an own example."""
         series = {name: rows for name, rows in self.show(BESIDE, UNREAD).items() if rows}
         if not any(self.each(lambda case: case.vectors)):
-            return self._find_nothing("no reply holds a list or a family of numbers that could be an example", series)
+            reason = "no reply holds a list or a family of numbers that could be an example, so there is nothing to ask"
+            return replace(self._find_nothing(reason, series), value=None, n=0, interval=UNKNOWN)
         if any(self.each(lambda case: case.vectors and case.examples is None)):
             reason = (
                 "replies hold lists or families of numbers, and no example of one array of numbers is known of a client"
@@ -110,7 +112,7 @@ class PlaintextJudge(Judge[PlaintextCase]):
         return Nearest(shares)
 
     def _find_nothing(self, reason: str, series: dict[str, Any]) -> Measurement:
-        clients = self.each(lambda case: len(case.clients))
+        clients = self.each(lambda case: _count_senders(case.clients))
         nobody = Rate([0.0] * len(clients), clients)
         interval = nobody.interval() if all(clients) else UNKNOWN
         verdict = NO_EVIDENCE
@@ -118,7 +120,9 @@ class PlaintextJudge(Judge[PlaintextCase]):
             names = ", ".join(f"{array['name']} ({array['shape']})" for array in series["unread"])
             reason = f"replies hold arrays beside the model that no attack reads: {short(names, 200)}; {reason}"
             verdict = CANNOT_TELL
-        return Measurement(value=0.0, n=nobody.n, reason=reason, interval=interval, verdict=verdict, series=series)
+        # Where the server sees a sum alone, there is no client of which to say it.
+        value = 0.0 if nobody.n else None
+        return Measurement(value=value, n=nobody.n, reason=reason, interval=interval, verdict=verdict, series=series)
 
     @measure("given-away", "Own training examples that appear in what clients send")
     def find_given_away(self) -> Measurement | None:
@@ -256,7 +260,9 @@ class PlaintextJudge(Judge[PlaintextCase]):
         names = sorted({name for shares in by_block for name in shares})
         clients = [len(contents.clients) for contents in blocks]
         if not names:
-            nobody = Rate([0.0] * len(clients), clients)
+            # The sums are one more block of the same clients, unless there is nothing else.
+            senders = [*filter(None, (_count_senders(contents.clients) for contents in blocks))] or clients
+            nobody = Rate([0.0] * len(senders), senders)
             reason = f"no {what} that is known of a client appears in what it sends"
             return Measurement(value=0.0, n=nobody.n, reason=reason, interval=nobody.interval(), verdict=NO_EVIDENCE)
         none = [np.zeros((count, count)) for count in clients]
@@ -352,3 +358,8 @@ class PlaintextJudge(Judge[PlaintextCase]):
             whose = " | ".join(holder or "nobody" for holder in holders)
             own = holders.get(client, 0.0)
             yield {"client": client, "name": name, "holders": whose, "own": own, "likeness": best}
+
+
+def _count_senders(clients: Iterable[str]) -> int:
+    """Count clients; what the server sees as a sum has a name among them, and is none."""
+    return sum(client != SUM for client in clients)

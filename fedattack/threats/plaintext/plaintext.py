@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 from scipy.spatial.distance import cdist
 
-from fedattack.attacks.base import SHOWN, Attack, Plants, Seen
+from fedattack.attacks.base import KNOWS_NOTHING, SHOWN, Attack, Plants, Seen
 from fedattack.attacks.knowledge import Knowledge
 from fedattack.base.errors import short
 from fedattack.base.stored import OPTIONAL, Axes, Name
@@ -250,7 +250,7 @@ class Plaintext(Attack, Plants):
 
     options = PlaintextOptions()
     found = PlainValues
-    knows: ClassVar[tuple[str, ...]] = ("nothing: it reads what clients send",)
+    knows: ClassVar[tuple[str, ...]] = (f"{KNOWS_NOTHING}: it reads what clients send",)
     planted: ClassVar[str] = SHOWN
 
     def plant(self, reply: Arrays, rows: NDArray[np.float32], count: int) -> Arrays:

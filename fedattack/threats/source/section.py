@@ -75,8 +75,6 @@ def _explain(findings: Sequence[Finding]) -> Explained:
     headline = findings[0]
     explained = headline.series.get("explained")
     words = []
-    if explained is not None:
-        words.append(_say_parts(explained))
     by_metric = {finding.metric: finding for finding in findings}
     rows = []
     hardest = None
@@ -86,27 +84,29 @@ def _explain(findings: Sequence[Finding]) -> Explained:
             rows.append((name, finding.null["value"]))
             hardest = finding, name
     if hardest is None:
+        if explained is not None:
+            words.append(_say_parts(explained))
         words.append(
             "It is not known whether labels and sites explain it: there are no held-out examples to compare with."
         )
         return Explained(rows, words)
     finding, name = hardest
-    if finding.n < headline.n:
-        asked = f"{finding.n:,} of {headline.n:,}"
-        words.append(f"The test whether {name} explain it uses the {asked} targets that have counterparts.")
+    words += _say_sets(headline, finding, explained)
     left = _find_left(finding)
     is_explained = headline.verdict == LEAK and finding.verdict == NO_EVIDENCE and _is_small(left, finding, explained)
     if is_explained:
         # Where the hardest null is above the success, nothing is left.
         explains = f"{name} explain all but at most {_points(max(0.0, left[1]))} points of it"
-        words.append(
+        words.insert(
+            0,
             f"{explains[:1].upper()}{explains[1:]} ({level(finding.level)} interval): the server learns who holds "
-            "which kind of example, but hardly which one."
+            "which kind of example, but hardly which one.",
         )
         return Explained(rows, words, short=explains)
     decided = _say_beyond(headline, finding, name, left)
     if decided:
-        words.append(decided)
+        # Whether it is decided stands before the parts, which are numbers without intervals.
+        words.insert(0, decided)
     return Explained(rows, words)
 
 
@@ -139,17 +139,31 @@ def _is_small(left: tuple[float, float], hardest: Finding, explained: Mapping[st
 
 
 def _points(difference: float) -> str:
-    return f"{100 * difference:.1f}"
+    # A minus sign in place of a hyphen.
+    return f"{100 * difference:.1f}".replace("-", "−")
 
 
 def _say_parts(explained: Mapping[str, Any]) -> str:
-    parts = [f"{part['part']} {100 * part['value']:.1f}" for part in explained["parts"]]
+    parts = [f"{part['part']} {_points(part['value'])}" for part in explained["parts"]]
     compared = (
         f"It is {shown(explained['value'])} on the {explained['n']:,} targets that have counterparts: similar "
         f"examples that nobody "
         "trained on"
     )
     return f"{compared}. Its parts in points: {', '.join(parts)}."
+
+
+def _say_sets(headline: Finding, hardest: Finding, explained: Mapping[str, Any] | None) -> list[str]:
+    """Say what the success is made of, and of which targets this and the test are."""
+    words = []
+    if explained is not None:
+        words.append(_say_parts(explained))
+    if hardest.n >= headline.n:
+        return words
+    tested = f"The test gives each client the weight of its examples, which counts as {hardest.n:,} targets"
+    if hardest.value is not None:
+        tested += f": there it is {shown(hardest.value)}"
+    return [*words, f"{tested}."]
 
 
 def _say_beyond(headline: Finding, hardest: Finding, name: str, left: tuple[float, float]) -> str:
@@ -166,10 +180,15 @@ def _say_beyond(headline: Finding, hardest: Finding, name: str, left: tuple[floa
     if hardest.verdict == TOO_FEW:
         return f"It cannot be told whether it is more than {name}: there are too few targets."
     if hardest.verdict == NO_EVIDENCE:
-        how_much = "how much is not known"
-        if math.isfinite(left[0]) and math.isfinite(left[1]):
-            how_much = f"the interval is {_points(left[0])} to {_points(left[1])} points"
-        return f"It is not decided whether single examples add to what {name} give: {how_much}."
+        if not (math.isfinite(left[0]) and math.isfinite(left[1])) or hardest.value is None or hardest.null is None:
+            return f"It is not decided whether single examples add to what {name} give: how much is not known."
+        what = "Single examples"
+        if name == "labels alone":
+            what = "Sites or single examples"
+        return (
+            f"{what} may add {_points(hardest.value - hardest.null['value'])} points to what {name} give "
+            f"({_points(left[0])} to {_points(left[1])}): not decided."
+        )
     return ""
 
 

@@ -36,6 +36,9 @@ def test_one_row_of_many_numbers_is_certain(view):
     assert (recovered.verdict, recovered.p_adjusted) == (LEAK, None)
     assert recovered.read_off == {"what": "example", "right": 1, "certain": 1, "clients": 1}
     assert "1 example of 1 client is certain" in recovered.reason
+    # A certain match is a leak, however often an accident recovers as many examples.
+    assert recovered.p > 0.05
+    assert (recovered.grounds[-1].kind, "and not the test of the value" in recovered.reason) == ("certain", True)
 
 
 def test_a_row_of_the_only_client_is_certain_beside_nobody():

@@ -79,7 +79,7 @@ def test_deep_networks_are_exact_too():
             "a rank above 8",
         ),
         (lambda moved: moved.astype(np.float16).astype(np.float64), 8, "a rank above 8|hides"),
-        (lambda moved: moved, 65, "65 examples are more than 64"),
+        (lambda moved: moved, 65, "it is of more than 64 examples"),
         (lambda moved: moved[:9], 8, "no example explains|columns were found|are too many|hides"),
         (lambda moved: moved, 64, "columns are more than the 32"),
     ],

@@ -262,7 +262,19 @@ def test_rows_of_other_clients_are_no_leak_of_the_sender(tmp_path):
 def test_an_ordinary_app_gives_nothing_away(tmp_path):
     found = judged_all(write_plain_run(tmp_path, plain))
     assert {finding.verdict for finding in found.values()} == {NO_EVIDENCE}
+    assert found.pop("own-examples").value is None
     assert {finding.value for finding in found.values()} == {0.0}
+
+
+def test_the_sum_is_no_client(tmp_path):
+    """What nobody sends is said of the clients alone, also where the server sees a sum beside their numbers."""
+    folder = write_plain_run(tmp_path, lambda client, number, x: {"few": x[0, :5].tolist()})
+    project_record(Record(folder / "record"), tmp_path / "sums")
+    (folder / "record").rename(tmp_path / "single")
+    (tmp_path / "sums").rename(folder / "record")
+    found = judged_all(folder)
+    assert (found["own-examples"].value, found["own-examples"].n) == (0.0, CLIENTS)
+    assert (found["statistics"].value, found["statistics"].n) == (0.0, CLIENTS)
 
 
 def test_one_client_s_rows_are_certain_in_a_sum(tmp_path):

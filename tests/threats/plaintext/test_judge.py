@@ -74,8 +74,11 @@ def test_other_vectors_of_the_same_length_hide_no_example(tmp_path):
 
 def test_an_ordinary_app_does_not_cry_wolf(tmp_path):
     finding = judged(write_plain_run(tmp_path, plain))
-    assert (finding.value, finding.n, finding.p, finding.verdict) == (0.0, CLIENTS, None, NO_EVIDENCE)
-    assert finding.reason == "no reply holds a list or a family of numbers that could be an example"
+    assert (finding.value, finding.n, finding.p, finding.verdict) == (None, 0, None, NO_EVIDENCE)
+    assert (
+        finding.reason
+        == "no reply holds a list or a family of numbers that could be an example, so there is nothing to ask"
+    )
     assert _explain([finding]).words == ["Clients send no list and no text beside the model."]
 
 
@@ -96,7 +99,7 @@ def test_a_clients_own_words_are_never_called_none(tmp_path):
 
 def test_arrays_that_the_record_only_names_leave_the_question_open(tmp_path):
     finding = judged(write_plain_run(tmp_path, plain, arrays={"curve.labels": np.zeros(19, np.int64)}))
-    assert (finding.value, finding.verdict) == (0.0, CANNOT_TELL)
+    assert (finding.value, finding.verdict) == (None, CANNOT_TELL)
     assert finding.reason.startswith("replies hold arrays beside the model that no attack reads: curve.labels (19)")
     assert _explain([finding]).words == ["Replies to evaluate hold the array curve.labels (19), which no attack reads."]
 
