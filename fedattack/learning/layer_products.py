@@ -5,6 +5,7 @@ The inputs a and what comes back δ are kept in place of the product, which is l
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -66,12 +67,55 @@ class Layer:
             return nn.functional.unfold(images, module.kernel_size, module.dilation, padding, module.stride).mT
         return inputs.reshape(len(inputs), self.positions, self.inputs)
 
+    def moved_by(self, weights: Tensor, inputs: Tensor) -> Tensor:
+        """Return what k weights (k, outputs, inputs) put out at each position, (k, n, positions, outputs)."""
+        module = self.module
+        # A GPU's convolutions take TF32 by default, with three digits.
+        if not isinstance(module, nn.Conv2d) or inputs.device.type != "cpu":
+            laid_out = self.laid_out(inputs)
+            return (laid_out.flatten(0, 1) @ weights.mT).unflatten(1, laid_out.shape[:2])
+        kernels = weights.flatten(0, 1).unflatten(1, module.weight.shape[1:])
+        out = nn.functional.conv2d(inputs.flatten(0, 1), kernels, None, module.stride, module.padding, module.dilation)
+        return out.permute(0, 2, 3, 1).flatten(1, 2).unflatten(2, weights.shape[:2]).permute(2, 0, 1, 3)
+
+    def write_gradients(self, inputs: Tensor, deltas: Tensor, out: Tensor) -> None:
+        """Write the gradients (n, outputs, inputs) of examples from what came in and back."""
+        module = self.module
+        steps = isinstance(module, nn.Conv2d) and (*module.stride, *module.dilation)
+        if steps == (1, 1, 1, 1) and inputs.device.type == "cpu":
+            _multiply_row_by_row(inputs.flatten(0, 1), deltas, module, out)
+        else:
+            torch.bmm(deltas.mT, self.laid_out(inputs), out=out)
+
     def came_back(self, deltas: Tensor) -> Tensor:
         """Return the loss's gradient at each position, (n, positions, outputs)."""
         if isinstance(self.module, nn.Conv2d):
             # Without a copy where channels lie last.
             return deltas.flatten(0, 1).permute(0, 2, 3, 1).flatten(1, 2)
         return deltas.reshape(len(deltas), self.positions, self.outputs)
+
+
+def _multiply_row_by_row(images: Tensor, deltas: Tensor, module: Any, out: Tensor) -> None:
+    """Write gradients (n, outputs, inputs) of a convolution whose windows move by one pixel, a kernel's row at a time.
+
+    Windows of one row of the kernel are those of the row before, one row of the image further. They are laid out once
+    for all rows, which takes a fifth of the copies of :func:`torch.nn.functional.unfold` for a kernel of five rows.
+    """
+    down, across = map(int, module.padding)
+    if down or across:
+        images = nn.functional.pad(images, (across, across, down, down))
+    count, channels, height, width = images.shape
+    rows, columns = module.kernel_size
+    wide, positions = width - columns + 1, deltas.shape[1]
+    shifted = images.new_empty((count, channels, columns, height, wide))
+    for column in range(columns):
+        shifted[:, :, column] = images[:, :, :, column : column + wide]
+    shifted = shifted.view(count, channels * columns, height * wide)
+    came_back = deltas.mT.contiguous()
+    kernels = out.unflatten(2, (channels, rows, columns))
+    for row in range(rows):
+        windows = shifted[:, :, row * wide : row * wide + positions]
+        kernels[:, :, :, row] = torch.bmm(came_back, windows.mT).unflatten(2, (channels, columns))
 
 
 def lay_out_windows(images: Tensor, module: nn.Conv2d) -> Tensor:
@@ -117,18 +161,18 @@ class LayerProduct:
         return self.deltas.sum(dim=1)
 
     def _parts(self, numbers: int) -> Iterator[tuple[slice, Tensor, Tensor]]:
-        """Yield rows, inputs (m, positions, inputs) and deltas, few enough that ``numbers`` for each of them fit."""
+        """Yield rows, inputs and deltas, few enough that ``numbers`` for each of them fit."""
         step = max(1, size_on(self.deltas, _SCRATCH) // (4 * numbers))
         for first in range(0, len(self.deltas), step):
             rows = slice(first, first + step)
-            yield rows, self.layer.laid_out(self.inputs[rows]), self.deltas[rows]
+            yield rows, self.inputs[rows], self.deltas[rows]
 
     def multiply_out(self, columns: Sequence[tuple[slice, Tensor]]) -> None:
         """Write the gradients themselves into the columns that are theirs."""
         layer = self.layer
         weight = columns_at(columns, layer.weight)
         for rows, inputs, deltas in self._parts(layer.positions * layer.inputs + layer.size):
-            torch.bmm(deltas.mT, inputs, out=weight[rows].unflatten(1, (layer.outputs, layer.inputs)))
+            layer.write_gradients(inputs, deltas, weight[rows].unflatten(1, (layer.outputs, layer.inputs)))
         if layer.bias is not None:
             columns_at(columns, layer.bias).copy_(self.totals)
 
@@ -139,8 +183,7 @@ class LayerProduct:
         weights = directions[:, layer.weight].unflatten(1, (layer.outputs, layer.inputs))
         out = directions.new_empty((count, len(self.deltas)))
         for rows, inputs, deltas in self._parts(layer.positions * (layer.inputs + count * layer.outputs)):
-            moved = inputs.flatten(0, 1) @ weights.mT
-            out[:, rows] = (moved * deltas.flatten(0, 1)).view(count, len(deltas), -1).sum(dim=2)
+            out[:, rows] = (layer.moved_by(weights, inputs) * deltas).sum(dim=(2, 3))
         if layer.bias is not None:
             out += directions[:, layer.bias] @ self.totals.T
         return out
@@ -151,8 +194,9 @@ class LayerProduct:
         layer = self.layer
         matrices = out[:, layer.weight].unflatten(1, (layer.outputs, layer.inputs))
         for rows, inputs, deltas in self._parts(layer.positions * (layer.inputs + layer.outputs)):
+            laid_out = layer.laid_out(inputs).flatten(0, 1)
             for total, weight in zip(matrices, weights[:, rows, None, None], strict=True):
-                total.addmm_((weight * deltas).flatten(0, 1).T, inputs.flatten(0, 1))
+                total.addmm_((weight * deltas).flatten(0, 1).T, laid_out)
         if layer.bias is not None:
             out[:, layer.bias] += weights @ self.totals
 
@@ -165,7 +209,7 @@ class LayerProduct:
             out[layer.weight] += squares.flatten()
         else:
             for rows, inputs, deltas in self._parts(layer.positions * layer.inputs + 2 * layer.size):
-                out[layer.weight] += weights[rows] @ (deltas.mT @ inputs).flatten(1).square_()
+                out[layer.weight] += weights[rows] @ (deltas.mT @ layer.laid_out(inputs)).flatten(1).square_()
         if layer.bias is not None:
             out[layer.bias] += weights @ self.totals.square()
 

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from fedattack.learning import gradient_rows
 from fedattack.learning.gradient_rows import GradientRows
 from fedattack.learning.layer_model import LayerModel
-from fedattack.learning.layer_products import lay_out_windows
+from fedattack.learning.layer_products import Layer, lay_out_windows
 from fedattack.learning.losses import mean_loss
 from fedattack.learning.models import build_model
 from fedattack.learning.rows import Centred, Whole, group_means
@@ -244,6 +244,22 @@ def test_windows_are_laid_out_as_unfold_does(kernel, sizes):
     module, images = nn.Conv2d(3, 4, kernel, **sizes), torch.randn(5, 3, 12, 11)
     expected = nn.functional.unfold(images, kernel, **sizes).mT
     torch.testing.assert_close(lay_out_windows(images, module), expected, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("sizes", [{}, {"padding": (2, 1)}, {"stride": 2}, {"dilation": (1, 2), "padding": (0, 1)}])
+def test_a_convolution_is_multiplied_without_its_windows(sizes):
+    torch.manual_seed(0)
+    module, images = nn.Conv2d(3, 4, (5, 2), **sizes).double(), torch.randn(6, 1, 3, 12, 11, dtype=torch.float64)
+    windows = nn.functional.unfold(images[:, 0], (5, 2), **sizes).mT
+    deltas = torch.randn(6, windows.shape[1], 4, dtype=torch.float64)
+    shape = module(images[:1, 0]).shape
+    layer = Layer("conv", slice(0, 120), slice(120, 124), 4, 30, shape, numbers=0, module=module)
+    # As within a matrix that has columns of other parameters, too.
+    gradients = torch.zeros(6, 130, dtype=torch.float64)[:, 5:125].unflatten(1, (4, 30))
+    layer.write_gradients(images, deltas, gradients)
+    torch.testing.assert_close(gradients, deltas.mT @ windows)
+    weights = torch.randn(2, 4, 30, dtype=torch.float64)
+    torch.testing.assert_close(layer.moved_by(weights, images), windows @ weights[:, None].mT)
 
 
 def test_rows_less_the_mean_of_their_group():
