@@ -32,7 +32,7 @@ class SmallConv2d(nn.Conv2d):
         padding = tuple(map(int, self.padding))
         windows = nn.functional.unfold(x, self.kernel_size, self.dilation, padding, self.stride).mT
         out = nn.functional.linear(windows, self.weight.flatten(1), self.bias)
-        return out.mT.unflatten(2, (rows, columns))
+        return out.mT.reshape(len(x), -1, rows, columns)
 
 
 def multiply_few_positions(model: nn.Module) -> None:
@@ -78,10 +78,12 @@ def leave_unreached_out(model: nn.Module, shape: tuple[int, ...]) -> dict[str, C
 
 
 def _is_plain(part: nn.Module) -> bool:
-    # No subclass, which may do anything else. A weight that is computed from others is no parameter.
+    # No subclass, which may do anything else.
+    if not isinstance(part, nn.Conv2d) or type(part) not in (nn.Conv2d, SmallConv2d):
+        return False
+    # A weight that is computed from others is no parameter.
     return (
-        type(part) in (nn.Conv2d, SmallConv2d)
-        and isinstance(part.weight, nn.Parameter)
+        isinstance(part.weight, nn.Parameter)
         and part.groups == 1
         and part.padding_mode == "zeros"
         and not isinstance(part.padding, str)
@@ -118,7 +120,6 @@ def _cut(part: nn.Conv2d, kept: list[slice]) -> None:
     """Leave a part of the kernel's rows and columns."""
     rows, columns = kept
     part.weight = nn.Parameter(part.weight.detach()[:, :, rows, columns].clone())
-    part.padding = tuple(
-        int(padding) - kept[axis].start * part.dilation[axis] for axis, padding in enumerate(part.padding)
-    )
+    above, left = map(int, part.padding)
+    part.padding = (above - rows.start * part.dilation[0], left - columns.start * part.dilation[1])
     part.kernel_size = (rows.stop - rows.start, columns.stop - columns.start)

@@ -73,10 +73,11 @@ class Layer:
         # A GPU's convolutions take TF32 by default, with three digits.
         if not isinstance(module, nn.Conv2d) or inputs.device.type != "cpu":
             laid_out = self.laid_out(inputs)
-            return (laid_out.flatten(0, 1) @ weights.mT).unflatten(1, laid_out.shape[:2])
+            return (laid_out.flatten(0, 1) @ weights.mT).view(len(weights), *laid_out.shape[:2], -1)
         kernels = weights.flatten(0, 1).unflatten(1, module.weight.shape[1:])
         out = nn.functional.conv2d(inputs.flatten(0, 1), kernels, None, module.stride, module.padding, module.dilation)
-        return out.permute(0, 2, 3, 1).flatten(1, 2).unflatten(2, weights.shape[:2]).permute(2, 0, 1, 3)
+        by_weight = out.permute(0, 2, 3, 1).reshape(len(inputs), self.positions, *weights.shape[:2])
+        return by_weight.permute(2, 0, 1, 3)
 
     def write_gradients(self, inputs: Tensor, deltas: Tensor, out: Tensor) -> None:
         """Write the gradients (n, outputs, inputs) of examples from what came in and back."""

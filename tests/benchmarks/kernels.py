@@ -4,8 +4,8 @@
 10 records a client), and one for an evaluation of inversion's objective (ResNet-18, 8 images of 32 x 32 pixels):
 
 - *ours* is the median processor time of one thread;
-- *ours / operators* is it over the time within PyTorch's operators, which is counted in runs of their own. What is above
-  1 is Python and autograd. It can lie below 1, because to count each operator takes time as well;
+- *ours / operators* is it over the time within PyTorch's operators, which is counted in runs of their own. What is
+  above 1 is Python and autograd. It can lie below 1, because counting takes time as well;
 - *ours / physical* is it over the time that the floating-point operations would take at the speed of one large matrix
   product. They are those that ours makes, for inversion those of a search that leaves no weights out.
 """
