@@ -97,6 +97,8 @@ class _PosedEntry(TypedDict):
     notes: list[_Line]
     reasons: dict[_Line, _ReasonEntry]
     means: _Line
+    mods: list[_Line]
+    optimizers: list[_Line]
 
 
 _POSED_ENTRY: TypeAdapter[_PosedEntry] = TypeAdapter(_PosedEntry)
@@ -240,6 +242,7 @@ def pose_run(
     # Written last: only then is the part posed.
     reasons = {key: vars(reason) for key, reason in posed.reasons.items()}
     entry = {"few": posed.few, "notes": posed.notes, "reasons": reasons, "means": posed.means}
+    entry |= {"mods": posed.mods, "optimizers": posed.optimizers}
     write_sealed(noted, entry)
     return posed
 
@@ -252,7 +255,8 @@ def _read_posed(part: Part, trusted: Collection[str]) -> Posed:
         # A model that the folder names now, and that no witness on this machine named, is not imported.
         raise asked.refuse()
     reasons = {key: Reason(**reason) for key, reason in entry["reasons"].items()}
-    return Posed(known, tuple(entry["few"]), tuple(entry["notes"]), reasons, entry["means"])
+    few, notes, mods, optimizers = (tuple(entry[key]) for key in ("few", "notes", "mods", "optimizers"))
+    return Posed(known, few, notes, reasons, entry["means"], mods, optimizers)
 
 
 def attack(
@@ -282,6 +286,7 @@ def attack(
     # The report begins with the first of them.
     unasked = list_unasked(scored, why, runs[0], posed)
     study = {**folder.study, "attacks": scored, "means": posed[0].means, **_note_unasked(unasked)}
+    study |= {"mods": list(posed[0].mods), "optimizers": list(posed[0].optimizers)}
     if study.pop(LEFT_OUT, None):
         # Positive controls may be among what was left out: they are tried again.
         study.pop("controls", None)

@@ -62,6 +62,8 @@ class Posed:
         By an attack, or by what it needs to know, why it cannot be asked of this run, or is not made.
     means
         What gives losses; empty where nothing does.
+    mods, optimizers
+        The mods that messages of clients pass through, and the optimizers by which clients train, as witnessed.
     """
 
     knowledge: Knowledge
@@ -69,6 +71,8 @@ class Posed:
     notes: tuple[str, ...]
     reasons: Mapping[str, Reason] = field(default_factory=dict)
     means: str = ""
+    mods: tuple[str, ...] = ()
+    optimizers: tuple[str, ...] = ()
 
 
 def pose(
@@ -189,7 +193,8 @@ def pose(
         why = f"the truth about it cannot be found out: {failure.why}"
         remedy = "a function in the app that gives each client's examples: --examples module:function"
         reasons |= dict.fromkeys(THREATS[threat].judged, Reason(why, NOT_KNOWN, remedy))
-    return Posed(knowledge, few, tuple(notes), reasons, computing.means)
+    optimizers = dict.fromkeys(witness.training.optimizer for witness in witnesses if witness.training is not None)
+    return Posed(knowledge, few, tuple(notes), reasons, computing.means, tuple(mods), tuple(optimizers))
 
 
 def _read_arrays(record: Record, holding: Holding, asked: Questions) -> Reading:

@@ -15,6 +15,11 @@ from fedattack.record import Record
 _FRAMEWORKS = {"fedavg": "FedAvg", "fedsgd": "FedSGD", "fedmd": "FedMD"}
 _SUMS = {"secagg+": "only sums, by SecAgg+", "projection": "only sums, computed from the replies"}
 UNKNOWN = "not known: the record does not say"
+# Key of a study that a witness watched: the mods of clients.
+_MODS = "mods"
+_MOST_LETTERS = 200
+# Begins the name of an optimizer that trains by DP-SGD.
+_PRIVATE = "private "
 
 
 def title_of(attacks: Sequence[str], setting: Mapping[str, Any], name: str = "", *, server: str = "passive") -> str:
@@ -41,7 +46,7 @@ def audited_of(study: Mapping[str, Any], runs: Sequence[Run], setting: Mapping[s
     """Say what was audited, in words: by what a reader looks for, the fact."""
     return {
         "date": _day(str(runs[-1].record.manifest["ended"] or runs[-1].record.manifest["started"])),
-        "data": _data(setting),
+        "data": _data(study, runs[0], setting),
         **_asked_about(setting),
         "clients": _clients(setting),
         "training": _training(runs[0].record, setting),
@@ -65,9 +70,9 @@ def _day(time: str) -> str:
     return f"{day.day} {day:%B %Y}"
 
 
-def _data(setting: Mapping[str, Any]) -> str:
+def _data(study: Mapping[str, Any], run: Run, setting: Mapping[str, Any]) -> str:
     if "dataset" not in setting:
-        return UNKNOWN
+        return _count_examples(study, run)
     name = str(setting["dataset"])
     text = _file_or_name(name)
     if name in DATASETS:
@@ -75,6 +80,15 @@ def _data(setting: Mapping[str, Any]) -> str:
     if size := _number(setting.get("size")):
         text += f"; {size:,.0f} examples of it"
     return text
+
+
+def _count_examples(study: Mapping[str, Any], run: Run) -> str:
+    """Count what clients trained on, where the truth says so and no dataset is named."""
+    if run.truth is None or not run.truth.counts.sum():
+        return UNKNOWN
+    source = "as the witness saw" if _MODS in study else "by the truth"
+    examples = count_words(int(run.truth.counts.sum()), "training example")
+    return f"{examples} at {count_words(len(run.truth.clients), 'client')}, {source}"
 
 
 def _asked_about(setting: Mapping[str, Any]) -> dict[str, str]:
@@ -144,7 +158,7 @@ def _view(record: Record) -> str:
 def _defence(study: Mapping[str, Any], setting: Mapping[str, Any]) -> str:
     # Without settings nobody said that there was no defence.
     if "settings" not in study:
-        return UNKNOWN
+        return _say_seen(study)
     defences = []
     name = setting.get("defence", "none")
     if name != "none":
@@ -156,3 +170,46 @@ def _defence(study: Mapping[str, Any], setting: Mapping[str, Any]) -> str:
     elif noise:
         defences.append(f"DP-SGD, noise multiplier {noise:g}")
     return "; ".join(defences) or "none"
+
+
+def _say_seen(study: Mapping[str, Any]) -> str:
+    """Say which defence the witness saw at the clients; what a server does is not seen."""
+    if _MODS not in study:
+        return UNKNOWN
+    seen = [f"the mod {mod}" for mod in study[_MODS]]
+    seen += [f"training by {name}" for name in study.get("optimizers", ()) if name.startswith(_PRIVATE)]
+    if not seen and study.get("optimizers"):
+        return "no mod and no private optimizer was seen at the clients"
+    if not seen:
+        return "no mod was seen at the clients"
+    return short(f"seen at the clients: {', '.join(seen)}", _MOST_LETTERS)
+
+
+def training_of(study: Mapping[str, Any], run: Run) -> dict[str, Any]:
+    """Say how clients train and which model, where no settings say so; empty if nothing is known.
+
+    Returns
+    -------
+    dict
+        ``by``: who says so; ``facts``: the values by their names.
+    """
+    knowledge, facts = run.knowledge, {}
+    if "settings" in study:
+        return {}
+    if knowledge.model is not None:
+        facts["model"] = short(knowledge.model.spec, _MOST_LETTERS)
+    training = knowledge.training
+    if training is not None:
+        facts |= {
+            "optimizer": training.optimizer,
+            "learning rate": training.lr,
+            "epochs a round": training.epochs,
+            "batch size": training.batch_size or "all examples",
+            "momentum": training.momentum,
+            "weight decay": training.weight_decay,
+        }
+    elif study.get("optimizers"):
+        facts["optimizer"] = [short(name, _MOST_LETTERS) for name in study["optimizers"]]
+    if not facts:
+        return {}
+    return {"by": "as the witness saw" if _MODS in study else "as the attacker knows", "facts": facts}

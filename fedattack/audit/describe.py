@@ -110,7 +110,7 @@ def provenance_of(study: Mapping[str, Any], runs: Sequence[Run], setting: Mappin
     }
     data = set()
     for run in runs:
-        provenance["seeds"].append(run.record.seed)
+        provenance["seeds"].append(run.seed)
         provenance["record_sha256"].append(_fingerprint(run.record))
         provenance["signed_by"].append(run.record.signer or "nobody")
         if run.truth is not None and run.truth.data:

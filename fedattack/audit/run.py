@@ -6,7 +6,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from fedattack.audit.audited import audited_of, title_of
+from fedattack.audit.audited import audited_of, title_of, training_of
 from fedattack.audit.control import Control, with_controls
 from fedattack.audit.describe import (
     curves_of,
@@ -145,6 +145,8 @@ def audit_runs(
     for what, failure in (failed or {}).items():
         if what not in unjudged:
             left_out.append(f"{what}: {failure.why}")
+    if training := training_of(study, runs[0]):
+        facts["training"] = training
     if left_out:
         facts[LEFT_OUT] = left_out
     write_json(folder.path / FINDINGS, list(map(Finding.to_dict, findings)))

@@ -88,6 +88,8 @@ class _StudyEntry(TypedDict, total=False):
     untried: dict[_Text, _Text]
     remedies: dict[_Text, _Text]
     means: _Text
+    mods: Annotated[list[_Text], Field(max_length=_MOST_NOTED)]
+    optimizers: Annotated[list[_Text], Field(max_length=_MOST_NOTED)]
     unanswered: _Text
     sent: _StudySent
     witnessed: Annotated[list[_Text], Field(max_length=_MOST_NOTED)]

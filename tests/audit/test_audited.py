@@ -3,10 +3,11 @@ from dataclasses import replace
 import pytest
 
 from fedattack.attacks import Knowledge
-from fedattack.audit.audited import UNKNOWN, audited_of, title_of
-from fedattack.audit.describe import _join_known, setting_of, threat_model_of
+from fedattack.audit.audited import UNKNOWN, audited_of, title_of, training_of
+from fedattack.audit.describe import _join_known, provenance_of, setting_of, threat_model_of
 from fedattack.audit.opened import Run, open_runs
 from fedattack.audit.untried import untried_of
+from fedattack.learning.stated import LocalSGD
 from fedattack.record import Record, RecordWriter
 from fedattack.record.folder import Part, RunFolder
 from fedattack.runs.presets import load_preset, preset_names, resolve_settings
@@ -52,11 +53,13 @@ def test_a_preset_s_title_follows_what_is_changed(name):
 
 
 def test_a_record_from_elsewhere_says_what_it_does_not_know(evidence):
-    facts = audited_of({}, evidence, setting_of({}, evidence))
+    untold = [replace(run, truth=None) for run in evidence]
+    facts = audited_of({}, untold, setting_of({}, untold))
     assert facts["data"] == facts["defence"] == UNKNOWN
     assert facts["clients"] == str(CLIENTS)
     assert facts["training"] == "FedAvg, 2 rounds"
     assert facts["runs"] == "1 (seed 0)"
+    assert provenance_of({}, untold, {})["seeds"] == [0]
     assert facts["the server sees"] == "each client's reply"
     assert facts["date"].rsplit(" ", 1)[1].isdigit()
 
@@ -69,6 +72,47 @@ def test_a_record_without_a_round_says_nothing_of_the_run(tmp_path):
     facts = audited_of({}, empty, setting)
     assert facts["clients"] == UNKNOWN
     assert facts["training"] == facts["the server sees"] == "not known: no round was recorded"
+
+
+@pytest.mark.parametrize(
+    ("mods", "optimizers", "said"),
+    [
+        ([], ["SGD"], "no mod and no private optimizer was seen at the clients"),
+        ([], [], "no mod was seen at the clients"),
+        (["LocalDpMod(epsilon=1)"], ["SGD"], "seen at the clients: the mod LocalDpMod(epsilon=1)"),
+        (["a"], ["Adam", "private SGD"], "seen at the clients: the mod a, training by private SGD"),
+    ],
+)
+def test_of_a_watched_run_it_is_said_what_the_witness_saw(evidence, mods, optimizers, said):
+    study = {"app": "mine", "mods": mods, "optimizers": optimizers}
+    facts = audited_of(study, evidence, setting_of(study, evidence))
+    assert facts["defence"] == said
+    count = int(evidence[0].truth.counts.sum())
+    assert count
+    assert facts["data"] == f"{count:,} training examples at {CLIENTS} clients, as the witness saw"
+
+
+def test_training_is_told_where_no_settings_tell_it(evidence):
+    (run,) = evidence
+    trained = replace(run, knowledge=replace(run.knowledge, training=LocalSGD(5, 32, 0.05, 0.9)))
+    told = training_of({"mods": []}, trained)
+    assert told["by"] == "as the witness saw"
+    assert told["facts"] == {
+        "model": run.knowledge.model.spec,
+        "optimizer": "SGD",
+        "learning rate": 0.05,
+        "epochs a round": 5,
+        "batch size": 32,
+        "momentum": 0.9,
+        "weight decay": 0.0,
+    }
+    assert training_of({}, trained)["by"] == "as the attacker knows"
+    assert training_of({"settings": {"lr": 1}}, trained) == {}
+    nothing = replace(run.knowledge, model=None, training=None)
+    assert training_of({"mods": [], "optimizers": ["a", "b"]}, replace(run, knowledge=nothing))["facts"] == {
+        "optimizer": ["a", "b"]
+    }
+    assert training_of({}, replace(run, knowledge=nothing)) == {}
 
 
 @pytest.mark.parametrize(
