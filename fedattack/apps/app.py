@@ -23,6 +23,9 @@ MOST_HELD_OUT = 0.5
 # Examples of each role that are kept of all clients, and of one: all of them are read at once.
 _KEPT, _KEPT_LEAST, _KEPT_MOST = 10_000, 50, 1000
 
+# A study holds whole numbers up to 2⁵³; NaN and infinity are not below it.
+_LARGEST = 2**53
+
 SERVERS = ("imprint", "fishing")
 """Active servers that an app can be run with."""
 
@@ -36,7 +39,7 @@ class App:
     connection ``counted_by`` in Flower's own configuration says so. ``command`` is the ``flwr run`` that the caller
     gave, if any, and ``hold_out`` the share of each client's examples that it is kept from training on. ``server`` is
     one of :data:`SERVERS` that departs from the protocol, or empty. ``device`` is ``cpu`` to keep simulated clients off
-    the GPUs.
+    the GPUs. ``numbers`` are those of its whole run config, for the report; texts may be secrets.
     """
 
     folder: Path
@@ -49,6 +52,7 @@ class App:
     hold_out: float = 0.0
     server: str = ""
     device: str = "auto"
+    numbers: Mapping[str, bool | int | float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.server not in ("", *SERVERS):
@@ -103,7 +107,18 @@ def app_of(folder: Path, changes: Sequence[str] = (), supernodes: int | None = N
     if declared is None:
         declared, counted_by = _read_configured_supernodes()
     count, counted = declared or SUPERNODES, declared is not None
-    return App(folder, _read_changes(known, changes, folder), count, counted, counted_by, "seed" in known)
+    changed = _read_changes(known, changes, folder)
+    numbers = _list_numbers({**known, **changed})
+    return App(folder, changed, count, counted, counted_by, "seed" in known, numbers=numbers)
+
+
+def _list_numbers(config: Mapping[str, Any]) -> dict[str, bool | int | float]:
+    """List the numbers of a run config; the seed is that of each run."""
+    numbers: dict[str, bool | int | float] = {}
+    for key, value in config.items():
+        if key != "seed" and isinstance(value, bool | int | float) and abs(value) < _LARGEST:
+            numbers[key] = value
+    return numbers
 
 
 def _suggest_folder(folder: Path) -> str:

@@ -128,6 +128,8 @@ def run_app(app: App, order: Order, *, plan: PlanDeparture | None = None, watch:
     parts = new_parts(out, seeds)
     study: dict[str, Any] = {"commands": [order.command], "seeds": [*seeds], "started": now(), "recorded": []}
     study |= {"app": app.folder.name, "code": app.code}
+    if app.numbers:
+        study["config"] = dict(app.numbers)
     if order.options:
         study["options"] = dict(order.options)
     if app.command is None:

@@ -191,7 +191,7 @@ def training_of(study: Mapping[str, Any], run: Run) -> dict[str, Any]:
     Returns
     -------
     dict
-        ``by``: who says so; ``facts``: the values by their names.
+        ``by``: who says so; ``facts``: the values by their names; ``config``: the numbers of an app's run config.
     """
     knowledge, facts = run.knowledge, {}
     if "settings" in study:
@@ -210,6 +210,9 @@ def training_of(study: Mapping[str, Any], run: Run) -> dict[str, Any]:
         }
     elif study.get("optimizers"):
         facts["optimizer"] = [short(name, _MOST_LETTERS) for name in study["optimizers"]]
-    if not facts:
-        return {}
-    return {"by": "as the witness saw" if _MODS in study else "as the attacker knows", "facts": facts}
+    told: dict[str, Any] = {}
+    if facts:
+        told = {"by": "as the witness saw" if _MODS in study else "as the attacker knows", "facts": facts}
+    if study.get("config"):
+        told["config"] = dict(study["config"])
+    return told

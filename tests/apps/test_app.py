@@ -58,6 +58,12 @@ def test_what_the_app_does_not_know_is_refused(tmp_path, change, message):
         app_of(make(tmp_path, app={"config": {"rounds": 3}}), [change])
 
 
+def test_numbers_of_a_run_config_are_for_the_report_and_texts_are_not(tmp_path):
+    config = {"lr": 0.1, "rounds": 3, "fast": True, "token": "hunter2", "seed": 5, "inner": {"deep": 1}, "far": 2**60}
+    app = app_of(make(tmp_path, app={"config": config}), ["rounds=7"])
+    assert dict(app.numbers) == {"lr": 0.1, "rounds": 7, "fast": True, "inner.deep": 1}
+
+
 def test_how_many_clients_an_app_has(tmp_path, monkeypatch):
     monkeypatch.setenv("FLWR_HOME", str(tmp_path / "none"))
     stated = {"default": "local", "local": {"options": {"num-supernodes": 7}}}

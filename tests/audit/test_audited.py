@@ -113,6 +113,7 @@ def test_training_is_told_where_no_settings_tell_it(evidence):
         "optimizer": ["a", "b"]
     }
     assert training_of({}, replace(run, knowledge=nothing)) == {}
+    assert training_of({"config": {"lr": 0.1}}, replace(run, knowledge=nothing)) == {"config": {"lr": 0.1}}
 
 
 @pytest.mark.parametrize(

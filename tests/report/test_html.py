@@ -140,7 +140,7 @@ def test_text_from_outside_stays_text():
     run["title"] = HOSTILE
     run["threat_model"] = dict.fromkeys(run["threat_model"], HOSTILE) | {"knows": [HOSTILE]}
     run["setting"][HOSTILE] = HOSTILE
-    run["training"] = {"by": HOSTILE, "facts": {HOSTILE: HOSTILE}}
+    run["training"] = {"by": HOSTILE, "facts": {HOSTILE: HOSTILE}, "config": {HOSTILE: 1}}
     run["provenance"] |= {HOSTILE: HOSTILE, "record_sha256": HOSTILE, "commands": [HOSTILE]}
     run["holdings"]["clients"][0] = run["holdings"]["classes"][0] = HOSTILE
     run["accuracy"]["what"] = run["overfitting"]["what"] = HOSTILE
