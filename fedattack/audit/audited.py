@@ -86,7 +86,8 @@ def _count_examples(study: Mapping[str, Any], run: Run) -> str:
     """Count what clients trained on, where the truth says so and no dataset is named."""
     if run.truth is None or not run.truth.counts.sum():
         return UNKNOWN
-    source = "as the witness saw" if _MODS in study else "by the truth"
+    # Owners may state examples, so that a witness need not have seen them.
+    source = "as the audit found" if _MODS in study else "by the truth"
     examples = count_words(int(run.truth.counts.sum()), "training example")
     return f"{examples} at {count_words(len(run.truth.clients), 'client')}, {source}"
 
@@ -193,9 +194,10 @@ def training_of(study: Mapping[str, Any], run: Run) -> dict[str, Any]:
     dict
         ``by``: who says so; ``facts``: the values by their names; ``config``: the numbers of an app's run config.
     """
-    knowledge, facts = run.knowledge, {}
     if "settings" in study:
         return {}
+    knowledge = run.knowledge
+    facts: dict[str, Any] = {}
     if knowledge.model is not None:
         facts["model"] = short(knowledge.model.spec, _MOST_LETTERS)
     training = knowledge.training

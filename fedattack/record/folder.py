@@ -84,7 +84,7 @@ class _StudyEntry(TypedDict, total=False):
     preset: _Text
     app: _Text
     code: _Text
-    config: dict[_Text, _Value]
+    config: dict[_Text, bool | _Whole | Annotated[float, Field(allow_inf_nan=False)]]
     recorded: list[_Seed]
     untried: dict[_Text, _Text]
     remedies: dict[_Text, _Text]

@@ -89,7 +89,7 @@ def test_of_a_watched_run_it_is_said_what_the_witness_saw(evidence, mods, optimi
     assert facts["defence"] == said
     count = int(evidence[0].truth.counts.sum())
     assert count
-    assert facts["data"] == f"{count:,} training examples at {CLIENTS} clients, as the witness saw"
+    assert facts["data"] == f"{count:,} training examples at {CLIENTS} clients, as the audit found"
 
 
 def test_training_is_told_where_no_settings_tell_it(evidence):
