@@ -199,7 +199,7 @@ def training_of(study: Mapping[str, Any], run: Run) -> dict[str, Any]:
     knowledge = run.knowledge
     facts: dict[str, Any] = {}
     if knowledge.model is not None:
-        facts["model"] = short(knowledge.model.spec, _MOST_LETTERS)
+        facts["model"] = short(str(knowledge.model.spec), _MOST_LETTERS)
     training = knowledge.training
     if training is not None:
         facts |= {

@@ -18,7 +18,7 @@ _OF_RUN = "expected a file that `fedattack simulate` leaves there"
 
 
 def canaries_of(
-    folder: Path | None, file: Path | None, trusted: Collection[str] = ()
+    folder: Path | None, file: Path | None, trusted: Callable[[], Collection[str]] = tuple
 ) -> "Callable[[Claim], CanaryResult] | None":
     """Find out how the canaries of a run are measured; None if it had none.
 

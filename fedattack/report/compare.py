@@ -456,7 +456,7 @@ def _draw_rows(axes: Axes, findings: Sequence[Finding], baselines: Sequence[str]
 
 def _limits(*drawn: NDArray[np.float64]) -> tuple[float, float]:
     """Return the ends of an axis in per cent: from 0 to the largest number, or to 100 where that is above half."""
-    largest = max(np.nanmax(numbers, initial=0) for numbers in drawn)
+    largest = max(float(np.nanmax(numbers, initial=0)) for numbers in drawn)
     if largest > 50 or largest == 0:
         largest = 100
     return -0.04 * largest, 1.04 * largest

@@ -138,8 +138,9 @@ def _show(out: Path, cells: "Sequence[AlteredCell]") -> None:
     from fedattack.grids.whatif.page import list_glances, list_sentences
     from fedattack.report.words import NOTHING
 
-    for paragraph in list_sentences(cells):
-        out_console.print(escape(f"{paragraph}\n"), soft_wrap=True)
+    for line in list_sentences(cells):
+        out_console.print(escape(line), soft_wrap=True)
+    out_console.print()
     for table in list_glances(cells):
         rows = []
         for label, result, chance, null, verdict in table.rows:

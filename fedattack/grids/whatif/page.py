@@ -74,7 +74,7 @@ def write_pages(cells: Sequence[AlteredCell], results: Results) -> dict[str, str
     passages = [
         Passage("lines", "In short", "short", list_sentences(cells)),
         Passage("lines", "What to do about what remains", "next", list_steps(runs)),
-        Passage("figures", "At a glance", "glance", list_glances(cells)),
+        Passage("table", "At a glance", "glance", _join_glances(list_glances(cells)), texts=2),
         Passage("lines", "What this cannot tell", "limits", clean["limits"]),
         Passage("lines", "Not asked, and why", "not-asked", printable_all(list_not_asked(cells))),
         Passage("figures", "Side by side", "figures", plots),
@@ -92,7 +92,7 @@ def write_pages(cells: Sequence[AlteredCell], results: Results) -> dict[str, str
 
 
 def list_sentences(cells: Sequence[AlteredCell]) -> list[str]:
-    """Say in a paragraph for each altered copy what became of each answer."""
+    """Say in lines for each altered copy what became of each answer."""
     runs = _list_runs(cells)
     return list_changes(cells, runs, _group_headlines(runs))
 
@@ -125,6 +125,19 @@ def list_glances(cells: Sequence[AlteredCell]) -> list[PageTable]:
         title = table_of(having, [ALTERED], group[0]).title
         tables.append(PageTable(title, caption, ["what if", "result", "chance", "null run", "verdict"], rows))
     return tables
+
+
+def _join_glances(tables: Sequence[PageTable]) -> PageTable:
+    """Put the questions below each other in one table, each row with its question."""
+    rows, header = [], ["question"]
+    titles = [table.title for table in tables]
+    for table in tables:
+        question = table.title
+        if titles.count(question) > 1:
+            question += f" ({table.caption})"
+        header = ["question", *table.header]
+        rows += [[question, *row] for row in table.rows]
+    return PageTable("What was found, with and without each change", "", header, rows)
 
 
 def _tabulate(cells: Sequence[AlteredCell], runs: Sequence[Run], name: str) -> PageTable:

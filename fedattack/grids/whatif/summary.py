@@ -18,7 +18,7 @@ _NEVER = "No leak is shown, as in the original run"
 
 
 def list_changes(cells: Sequence[AlteredCell], runs: Sequence[Run], groups: Sequence[Sequence[str]]) -> list[str]:
-    """Say in a paragraph for each altered copy what became of each answer.
+    """Say in lines for each altered copy what became of each answer.
 
     Parameters
     ----------
@@ -27,7 +27,7 @@ def list_changes(cells: Sequence[AlteredCell], runs: Sequence[Run], groups: Sequ
     groups
         Names of the findings that answer one question, of which a run has one at most.
     """
-    paragraphs = []
+    lines = []
     for cell, run in zip(cells[1:], runs[1:], strict=True):
         sentences = _say_prevented(cell)
         changes: dict[str, list[str]] = {kind: [] for kind in (_REMAINS, _NEW, _OPEN, _GONE, _NEVER)}
@@ -39,9 +39,8 @@ def list_changes(cells: Sequence[AlteredCell], runs: Sequence[Run], groups: Sequ
         for kind, parts in changes.items():
             if parts:
                 sentences.append(f"{kind}: {'; '.join(parts)}.")
-        if sentences:
-            paragraphs.append(f"{end_sentence(cell.alteration.label)[:-1]}. {' '.join(sentences)}")
-    return paragraphs
+        lines += [f"{end_sentence(cell.alteration.label)} {sentence}" for sentence in sentences]
+    return lines
 
 
 def _say_prevented(cell: AlteredCell) -> list[str]:

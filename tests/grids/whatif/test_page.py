@@ -8,7 +8,7 @@ from fedattack.attacks.threat import ADAPTIVE
 from fedattack.audit.finding import CANNOT_TELL, LEAK, NO_EVIDENCE
 from fedattack.grids.whatif.alteration import NOTHING, Alteration
 from fedattack.grids.whatif.altered import SUMS_ONLY, AlteredCell, list_not_asked
-from fedattack.grids.whatif.page import list_glances, list_sentences
+from fedattack.grids.whatif.page import list_glances, list_sentences, write_pages
 from fedattack.grids.whatif.summary import list_steps
 from fedattack.record.project import ALTERED
 from fedattack.report.compare import Run
@@ -52,20 +52,27 @@ def cells():
     ]
 
 
-def test_a_paragraph_says_what_became_of_each_answer(cells):
-    (paragraph,) = list_sentences(cells)
-    assert paragraph.startswith(
+def test_lines_say_what_became_of_each_answer(cells):
+    prevented, remains, gone, never = list_sentences(cells)
+    assert prevented == (
         "Secure aggregation. Source inference and membership inference on single clients cannot be made any more: the "
-        "server sees only sums. Leaks that remain: Examples recovered (0.8% → 0.1%; 1 example of 1 client is certain, "
-        "of 1,437). Leaks that are not shown any more: Labels counted right (91.2% → 85.2%; guessing gives 85.2%). No "
-        "leak is shown, as in the original run: Members found ("
+        "server sees only sums."
     )
+    assert remains == (
+        "Secure aggregation. Leaks that remain: Examples recovered (0.8% → 0.1%; 1 example of 1 client is certain, of "
+        "1,437)."
+    )
+    assert gone == (
+        "Secure aggregation. Leaks that are not shown any more: Labels counted right (91.2% → 85.2%; guessing gives "
+        "85.2%)."
+    )
+    assert never.startswith("Secure aggregation. No leak is shown, as in the original run: Members found (")
 
 
 def test_what_cannot_be_told_is_called_no_protection(cells):
     was = cells[0]
     untold = replace(was.findings[1], verdict=CANNOT_TELL)
-    (paragraph,) = list_sentences([was, cell(SECAGG, untold)])
+    paragraph = " ".join(list_sentences([was, cell(SECAGG, untold)]))
     assert "Cannot be told: Labels counted right (91.2%, as before; guessing gives 89.1%)" in paragraph
     assert "not shown any more" not in paragraph
 
@@ -74,7 +81,7 @@ def test_a_leak_of_another_finding_than_the_headline_is_not_called_protection(ce
     was = cells[0]
     quiet = replace(was.findings[0], verdict=NO_EVIDENCE)
     beside = replace(was.findings[0], metric="beyond", label="Owner named beyond labels", headline=False, value=0.4)
-    (paragraph,) = list_sentences([was, cell(SECAGG, quiet, beside)])
+    paragraph = " ".join(list_sentences([was, cell(SECAGG, quiet, beside)]))
     assert "Leaks that remain: Owner named beyond labels (40.0%" in paragraph
 
 
@@ -104,6 +111,16 @@ def test_findings_of_one_run_keep_tables_of_their_own(cells):
     captions = [table.caption for table in list_glances([was, told, after])]
     assert "membership.tpr; of sums membership-aggregate.tpr" in captions
     assert "membership.tpr-adaptive" in captions
+
+
+def test_one_table_of_the_page_has_all_questions(cells):
+    results = {"runs": [{"folder": "a"}, {"folder": "b"}], "limits": [], "title": "t", "command": "c"}
+    markdown = write_pages(cells, results)["what-if.md"]
+    glance = markdown.split("## At a glance")[1].split("##")[0]
+    rows = [line for line in glance.splitlines() if line.startswith("| ")]
+    assert rows[0] == "| question | what if | result | chance | null run | verdict |"
+    assert len(rows) == 2 + 2 * 4
+    assert f"| Owner named, all rounds combined | secure aggregation | – | – | – | {SUMS_ONLY} |" in rows
 
 
 def test_an_attack_that_failed_keeps_its_reason(cells):
