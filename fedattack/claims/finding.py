@@ -83,6 +83,7 @@ class ClaimFinding:
     # What gates ask of any finding; an ε is no share, and none of them is chosen in advance.
     units: ClassVar[str] = ""
     headline: ClassVar[bool] = False
+    asks_nothing: ClassVar[bool] = False
 
     @property
     def low(self) -> float | None:

@@ -254,8 +254,8 @@ def test_a_part_of_another_package_that_cannot_be_loaded_is_refused_in_one_line(
     with pytest.raises(ConfigError, match=r"^tests\.attacks cannot load its judges: 'toy'"):
         theirs.find_judge("toy")
     monkeypatch.setattr(THREATS, "_found", ({**THREATS, "theirs": theirs}, {}))
-    monkeypatch.setattr(Theirs, "read_text", lambda self, name: "[[remedy]]\nhelps = 1")
-    with pytest.raises(ConfigError, match=r"^tests\.attacks cannot load its section: .*'helps'"):
+    monkeypatch.setattr(Theirs, "read_text", lambda self, name: "[[remedy]]\nheals = 1")
+    with pytest.raises(ConfigError, match=r"^tests\.attacks cannot load its section: .*'heals'"):
         section_of.__wrapped__("toy")
     assert "toy" not in AttackRegistry()
     assert THREATS.left_out == {"toy": "tests.attacks: No module named 'no_such_package'"}

@@ -401,7 +401,7 @@ def test_the_order_of_parameters_in_the_record_does_not_matter(inversion, found,
 
 
 def test_sums_that_hold_canaries_are_refused(inversion):
-    with pytest.raises(NeedsError, match="contain the replies of 2 canaries, too; take the record of a run without"):
+    with pytest.raises(NeedsError, match="also contain the replies of 2 canaries; take the record of a run without"):
         attack(inversion, canaries=("20", "21"))
 
 
