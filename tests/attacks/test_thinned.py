@@ -174,7 +174,7 @@ def test_what_is_lacking_is_named(frozen, tmp_path):
     knows = replace(known, frozen=weights, training=LocalSGD(epochs=1, batch_size=10, lr=0.1))
     with pytest.raises(
         NeedsError,
-        match="attack inversion cannot be made of .*: fc1.weight is frozen, so that nobody sent its gradient",
+        match=r"attack inversion cannot be made of .*: fc1.weight is frozen, so that nobody sent its gradient",
     ):
         ATTACKS["inversion"].run(alone, knows, device="cpu")
 
