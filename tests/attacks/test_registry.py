@@ -138,7 +138,7 @@ def test_the_contract_tests_of_attacks_run_on_that_of_another_package(installed)
         text=True,
     )
     assert done.returncode == 0, done.stdout
-    assert " 11 passed" in done.stdout
+    assert "11 passed" in done.stdout
 
 
 @pytest.mark.long
