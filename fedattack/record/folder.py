@@ -354,7 +354,8 @@ def _find_audit_command(commands: Sequence[str]) -> str:
         # A quote is left open.
         return ""
     # Whoever wrote the folder may have meant harm: a command with an operator of the shell changes when it is joined.
-    if words[:2] != ["fedattack", "audit"] or shlex.join(words) != command:
+    # What stands behind -- is a command of its own.
+    if words[:2] != ["fedattack", "audit"] or shlex.join(words) != command or "--" in words:
         return ""
     return command
 

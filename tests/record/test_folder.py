@@ -52,6 +52,7 @@ def test_a_preset_is_no_unfinished_audit_of_an_app(tmp_path):
     "command",
     [
         "fedattack audit x; rm -r .",
+        "fedattack audit x -- rm -r .",
         "fedattack audit $(rm -r .)",
         "rm -r .",
         "fedattack audit 'x",
