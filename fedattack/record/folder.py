@@ -326,8 +326,9 @@ def explain_lack(folder: Path) -> str:
     if unfinished := RunFolder(folder).unfinished:
         return unfinished
     inside = []
-    # Names that nobody can take for something else, as they are shown.
-    for path in sorted(folder.iterdir()):
+    # A pattern finds nothing in a folder that is not there.
+    for path in sorted(folder.glob("*")):
+        # Names that nobody can take for something else, as they are shown.
         if PLAIN.fullmatch(path.name) and ((path / STUDY).is_file() or (path / "record" / MANIFEST).is_file()):
             inside.append(path)
     if len(inside) == 1:
