@@ -2,7 +2,6 @@
 
 import importlib
 import shutil
-import sys
 from dataclasses import replace
 
 import numpy as np
@@ -26,7 +25,7 @@ from fedattack.runs.pipeline import judge_folder
 from fedattack.runs.watch import Watch
 from fedattack.witness.seen import DISCRIMINATOR
 from fedattack.witness.sent import OF_ANOTHER, WEIGHTS
-from tests.apps.worlds import attack_all, pose_all, run_here
+from tests.apps.worlds import attack_all, importable_app, pose_all, run_here
 
 CLIENTS, SIZE, NOISE = 6, 64, 4
 
@@ -93,15 +92,8 @@ def main(grid, context):
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    where = tmp_path_factory.mktemp("app")
-    (where / "discriminating_app.py").write_text(APP)
-    (where / "pyproject.toml").write_text(
-        '[tool.flwr.app.components]\nserverapp = "discriminating_app:server"\nclientapp = "discriminating_app:client"\n'
-    )
-    sys.path.insert(0, str(where))
-    yield where
-    sys.path.remove(str(where))
-    sys.modules.pop("discriminating_app", None)
+    with importable_app(tmp_path_factory.mktemp("app"), "discriminating_app", APP) as where:
+        yield where
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,6 @@
 """Whole apps that fit estimators of scikit-learn: what clients send of them is asked for losses, and attacked."""
 
 import importlib
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +12,7 @@ from fedattack.record import Record, rewrite_record
 from fedattack.record.folder import Part
 from fedattack.runs.pipeline import judge_folder
 from fedattack.runs.watch import Watch
-from tests.apps.worlds import attack_all, pose_all, run_here
+from tests.apps.worlds import attack_all, importable_app, pose_all, run_here
 
 CLIENTS = 6
 
@@ -97,15 +96,8 @@ def main(grid, context):
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    where = tmp_path_factory.mktemp("app")
-    (where / "fitting.py").write_text(APP)
-    (where / "pyproject.toml").write_text(
-        '[tool.flwr.app.components]\nserverapp = "fitting:server"\nclientapp = "fitting:client"\n'
-    )
-    sys.path.insert(0, str(where))
-    yield where
-    sys.path.remove(str(where))
-    sys.modules.pop("fitting", None)
+    with importable_app(tmp_path_factory.mktemp("app"), "fitting", APP) as where:
+        yield where
 
 
 def run(folder: Path, out: Path, kind: str) -> tuple[Part, App]:

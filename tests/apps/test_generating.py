@@ -2,7 +2,6 @@
 
 import importlib
 import shutil
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -26,7 +25,7 @@ from fedattack.runs.pipeline import judge_folder
 from fedattack.runs.watch import Watch
 from fedattack.witness.seen import GENERATOR
 from tests.apps.test_control import plant_what_others_hold
-from tests.apps.worlds import attack_all, pose_all, run_here
+from tests.apps.worlds import attack_all, importable_app, pose_all, run_here
 
 CLIENTS = 6
 
@@ -91,15 +90,8 @@ def main(grid, context):
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    where = tmp_path_factory.mktemp("app")
-    (where / "generating_app.py").write_text(APP)
-    (where / "pyproject.toml").write_text(
-        '[tool.flwr.app.components]\nserverapp = "generating_app:server"\nclientapp = "generating_app:client"\n'
-    )
-    sys.path.insert(0, str(where))
-    yield where
-    sys.path.remove(str(where))
-    sys.modules.pop("generating_app", None)
+    with importable_app(tmp_path_factory.mktemp("app"), "generating_app", APP) as where:
+        yield where
 
 
 @pytest.fixture(scope="module")

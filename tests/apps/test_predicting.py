@@ -1,7 +1,6 @@
 """Clients that send predictions: a positive control trains them further, by their own training, before they predict."""
 
 import importlib
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +21,7 @@ from fedattack.record import Record
 from fedattack.record.folder import Part, read_study
 from fedattack.runs.pipeline import choose_attacks, judge_runs
 from fedattack.runs.watch import Watch
-from tests.apps.worlds import attack_all, pose_all, run_here
+from tests.apps.worlds import attack_all, importable_app, pose_all, run_here
 
 CLIENTS = 6
 
@@ -82,15 +81,8 @@ def main(grid, context):
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    where = tmp_path_factory.mktemp("app")
-    (where / "predicting_app.py").write_text(APP)
-    (where / "pyproject.toml").write_text(
-        '[tool.flwr.app.components]\nserverapp = "predicting_app:server"\nclientapp = "predicting_app:client"\n'
-    )
-    sys.path.insert(0, str(where))
-    yield where
-    sys.path.remove(str(where))
-    sys.modules.pop("predicting_app", None)
+    with importable_app(tmp_path_factory.mktemp("app"), "predicting_app", APP) as where:
+        yield where
 
 
 def attacked(folder: Path, part: Part, rate: float):

@@ -1,8 +1,12 @@
 """Made-up federations, and what witnesses would have noted of them."""
 
 import hashlib
+import sys
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -147,6 +151,19 @@ def attack_all(parts, posed, make=lambda names: choose_attacks(names, {}), watch
     folder = RunFolder(parts[0].folder)
     runs = open_records(folder, lambda part: known_to(part, trusted), truth=True)
     return attack(folder, runs, posed, choose(runs, posed, make, watch), "cpu", watch)
+
+
+@contextmanager
+def importable_app(where: Path, module: str, text: str) -> Iterator[Path]:
+    """Write an app of one module into a folder, from which it can be imported meanwhile."""
+    (where / f"{module}.py").write_text(text)
+    (where / "pyproject.toml").write_text(
+        f'[tool.flwr.app.components]\nserverapp = "{module}:server"\nclientapp = "{module}:client"\n'
+    )
+    sys.path.insert(0, str(where))
+    yield where
+    sys.path.remove(str(where))
+    sys.modules.pop(module, None)
 
 
 def run_here(part: Part, server, client, config, clients: int) -> None:
