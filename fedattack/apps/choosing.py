@@ -21,10 +21,6 @@ from fedattack.base.failures import Failure, failing_alone
 from fedattack.base.reasons import Reason, merge_reasons
 from fedattack.runs.forecast import needed_of
 from fedattack.runs.watch import Watch
-from fedattack.threats.inversion.options import OF_MANY
-
-# How a client of many examples is searched: at the cost of one gradient for all of its steps.
-_IMITATING = {"imitate": "middle", "iterations": str(OF_MANY)}
 
 # Pixels of pairs of images that are compared for one client, at most: some seconds.
 _MOST_COMPARED = 200_000_000
@@ -56,8 +52,8 @@ def choose(
         if attack.in_apps.of_few:
             attack = attack.with_options({"clients": ",".join(posed[0].few)})
             if _are_many(runs[0]):
-                attack = attack.with_options(_IMITATING)
-                spared[attack.name] = _IMITATING
+                spared[attack.name] = attack.in_apps.for_many
+                attack = attack.with_options(attack.in_apps.for_many)
         if sparing := _spare(attack, len(runs[0].sent)):
             attack = attack.with_options(sparing)
             spared[attack.name] = {**spared.get(attack.name, {}), **sparing}

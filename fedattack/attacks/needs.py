@@ -149,6 +149,8 @@ class InApps:
         Whether it takes minutes, so that it is not made where no outcome could be a leak.
     of_few
         Whether it is asked about clients of few examples alone, by its option ``clients``, in one run.
+    for_many
+        Options with which it is asked about one client of more examples, where none has few.
     of_sums
         Whether it is asked of the sums that single replies make, where replies are seen.
     reads_steps
@@ -161,6 +163,7 @@ class InApps:
     options: Mapping[str, int] = field(default_factory=dict)
     is_slow: bool = False
     of_few: bool = False
+    for_many: Mapping[str, str] = field(default_factory=dict)
     of_sums: bool = False
     reads_steps: bool = False
     reads_all: bool = False

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from fedattack.attacks.registry import declarations
 from fedattack.audit.finding import Finding
@@ -43,7 +44,7 @@ class AlteredCell:
         """The headlines among these."""
         return [finding for finding in self.findings if finding.headline]
 
-    @property
+    @cached_property
     def prevented(self) -> list[str]:
         """The attacks that need each client's reply, where the server sees only sums."""
         if self.alteration.kind != "secagg":

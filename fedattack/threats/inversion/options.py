@@ -46,7 +46,7 @@ class GradientInversionOptions(WorkersOptions, MemoryOptions):
         about="clients that train by cross-entropy or squared errors",
         asked_of="arrays",
     )
-    in_apps = InApps(of_few=True)
+    in_apps = InApps(of_few=True, for_many={"imitate": "middle", "iterations": str(OF_MANY)})
 
     updates: str = setting(
         "pre1", "pre1, pre2, pre5, gap10, last5, or numbers of rounds such as 1,2,10 (pre1)", read=read_rounds
